@@ -103,5 +103,6 @@ int add_dividing(PyObject *module);
 int add_joins(PyObject *module);
 int add_keys(PyObject *module);
 int add_rows(PyObject *module);
+int add_snapshots(PyObject *module);
 
 #endif

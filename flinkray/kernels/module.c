@@ -95,7 +95,7 @@ void release_column(Column *column)
 
 static int add_all(PyObject *module)
 {
-    int (*const all[])(PyObject *) = {add_aggregates, add_dividing, add_joins, add_keys, add_rows};
+    int (*const all[])(PyObject *) = {add_aggregates, add_dividing, add_joins, add_keys, add_rows, add_snapshots};
     for (size_t each = 0; each < sizeof all / sizeof *all; each++)
         if (all[each](module) < 0)
             return -1;

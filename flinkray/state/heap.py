@@ -31,6 +31,7 @@ from flinkray.state.heap_tables import (
     HeapValueState,
     HeapValueTable,
     TableCapture,
+    Values,
 )
 from flinkray.state.interfaces import ReducingState, ValueState
 from flinkray.state.key_group_assignment import KeyGroupAssigner, KeyHash, stable_hash
@@ -376,14 +377,7 @@ class _TableWriter:
     def _read(self, capture: TableCapture) -> None:
         removed: list[Any] = []
         run: list[TupleColumn] = []
-        for places, contents in capture.portions(removed):
-            if self._limit is not None:
-                living = without_expired(self._table, places, contents, self._limit)
-                if not self._is_whole:  # remove what earlier snapshots have
-                    removed += set(places).difference(living[0])
-                places, contents = living
-            if not places:
-                continue
+        for places, contents in self._portions(capture, removed):
             entries = self._entries(places, contents)
             if run and (entries.shape != run[0].shape or sum(map(len, run)) >= MOST_IN_CHUNK):
                 self._add(run)
@@ -393,8 +387,24 @@ class _TableWriter:
         if removed:
             self._add([self._entries(removed)])
 
-    def _entries(self, places: list[Any], *contents: list[Any]) -> TupleColumn:
-        columns = zip(*places, strict=True) if self._table.namespaced else [places]
+    def _portions(
+        self, capture: TableCapture, removed: list[Any]
+    ) -> Iterator[tuple[Values, Values]]:
+        if self._limit is None:
+            yield from capture.columns(removed)
+            return
+        for portion in capture.portions(removed):
+            places, contents = without_expired(self._table, *portion, self._limit)
+            if not self._is_whole:  # remove what earlier snapshots have
+                removed += set(portion[0]).difference(places)
+            if places:
+                yield places, contents
+
+    def _entries(self, places: Values, *contents: Values) -> TupleColumn:
+        columns: Iterable[Any] = [places]
+        if self._table.namespaced:
+            is_column = isinstance(places, TupleColumn)
+            columns = places.parts if is_column else zip(*places, strict=True)
         return TupleColumn(len(places), list(map(column_of, [*columns, *contents])))
 
     def _add(self, run: list[TupleColumn]) -> None:

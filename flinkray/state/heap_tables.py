@@ -28,6 +28,7 @@ from flinkray.state.table import (
     TimerQueue,
     ValueTable,
 )
+from flinkray.state.value_columns import ValueColumn, columns_of_entries
 
 _FEW = 1000
 """Number of changes that are always noted. More are dropped if they outnumber the places."""
@@ -47,6 +48,9 @@ _MOST_LOOKED_AT = 256
 """Number of places that are compared at the end of a rest."""
 _MOST_AT_REST = 1 << 19
 """Largest table that is copied while its task waits: takes about 25 ns per place."""
+
+
+Values = list[Any] | ValueColumn
 
 
 class Changes(NamedTuple):
@@ -82,12 +86,25 @@ class TableCapture:
         contents = chain.from_iterable(contents for _, contents in portions)
         return Changes(list(places), list(contents), removed)
 
+    def columns(self, removed: list[Any]) -> Iterator[tuple[Values, Values]]:
+        """Yield the portions of :meth:`portions`: as columns as long as the contents of the table
+        are plain (texts, bytes, numbers, and tuples of these), and then as lists."""
+        return self._portions(removed, as_columns=True)
+
     def portions(self, removed: list[Any]) -> Iterator[tuple[list[Any], list[Any]]]:
         """Yield (places, contents) in portions of some thousand. A place is a key, or a key and
         window. Places that are empty now are added to *removed* before the first portion."""
+        return self._portions(removed, as_columns=False)
+
+    def _portions(self, removed: list[Any], as_columns: bool) -> Iterator[Any]:
         if self.places is None and len(self._entries) <= _MOST_COPIED:
             entries = self._entries if self._is_copy else self._copy()
-            places, contents = iter(entries), iter(entries.values())
+            read = 0
+            for columns in columns_of_entries(entries, _PORTION) if as_columns else ():
+                yield columns
+                read += _PORTION
+            places = islice(entries, read, None)
+            contents = islice(entries.values(), read, None)
             while portion := list(islice(places, _PORTION)):
                 yield portion, list(islice(contents, _PORTION))
             return

@@ -11,12 +11,16 @@ longest text needs. Each integer has as many bytes as the largest integer needs.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from flinkray.kernels import snapshots
+from flinkray.kernels.snapshots import Plain
 
 Order = npt.NDArray[np.intp]
 
@@ -26,6 +30,7 @@ _ARRAYS: dict[type, pa.DataType] = {
     int: pa.int64(),
     float: pa.float64(),
 }
+_TEXT_TYPES = (pa.large_string(), pa.large_binary())
 _MOST_NESTED = 4
 """Number of levels of nested tuples that are divided into columns."""
 
@@ -54,20 +59,31 @@ class ValueColumn(ABC):
 
 
 class ArrayColumn(ValueColumn):
-    """A column of texts, bytes, integers or floating-point numbers, without nulls."""
+    """A column of texts, bytes, integers or floating-point numbers, without nulls.
+    *arrays*: one or several arrays of one type, one after another. Texts are not put together
+    before they are sorted, so that their letters are copied once."""
 
-    def __init__(self, array: pa.Array) -> None:
-        self.array = array
+    def __init__(self, *arrays: pa.Array) -> None:
+        self.arrays = arrays
+
+    @property
+    def array(self) -> pa.Array:
+        """The column as one array."""
+        if len(self.arrays) > 1:
+            self.arrays = (pa.concat_arrays(self.arrays),)
+        return self.arrays[0]
 
     @property
     def shape(self) -> Hashable:
-        kind: Hashable = self.array.type
+        kind: Hashable = self.arrays[0].type
         return kind
 
     def __len__(self) -> int:
-        return len(self.array)
+        return sum(map(len, self.arrays))
 
     def take(self, order: Order) -> ArrayColumn:
+        if self.shape in _TEXT_TYPES:
+            return ArrayColumn(snapshots.take_texts(self.arrays, order))
         return ArrayColumn(self.array.take(pa.array(order)))
 
     def slice(self, begin: int, end: int) -> ArrayColumn:
@@ -143,9 +159,14 @@ class ObjectColumn(ValueColumn):
         return ObjectColumn(self.objects[begin:end])
 
 
-def column_of(values: Sequence[Any], depth: int = 0) -> ValueColumn:
-    """Return a column of the values.
+def column_of(values: Sequence[Any] | ValueColumn, depth: int = 0) -> ValueColumn:
+    """Return a column of the values, or *values* if it is one.
     Give only some thousand values, since other threads wait during the call (0.1 us for a text)."""
+    if isinstance(values, ValueColumn):
+        return values
+    plain = snapshots.columns_of(values, _MOST_NESTED - depth)
+    if plain is not None:
+        return _plain_column(plain, len(values))
     kinds = set(map(type, values))
     if len(kinds) == 1:
         (kind,) = kinds
@@ -156,6 +177,22 @@ def column_of(values: Sequence[Any], depth: int = 0) -> ValueColumn:
             parts = [column_of(part, depth + 1) for part in zip(*values, strict=True)]
             return TupleColumn(len(values), parts)
     return ObjectColumn(np.fromiter(values, object, len(values)))
+
+
+def columns_of_entries(
+    entries: dict[Any, Any], number: int
+) -> Iterator[tuple[ValueColumn, ValueColumn]]:
+    """Yield columns of the keys and of the values of a dictionary, *number* entries at a time, up
+    to the first ones that are not all plain (texts, bytes, numbers, and tuples of these).
+    The dictionary must not change meanwhile; other threads wait for each portion."""
+    for rows, keys, values in snapshots.columns_of_entries(entries, number, _MOST_NESTED):
+        yield _plain_column(keys, rows), _plain_column(values, rows)
+
+
+def _plain_column(plain: Plain, number: int) -> ValueColumn:
+    if isinstance(plain, tuple):
+        return TupleColumn(number, [_plain_column(part, number) for part in plain])
+    return ArrayColumn(plain)
 
 
 def _array_of(kind: type, values: Sequence[Any]) -> pa.Array | None:
@@ -173,7 +210,7 @@ def concatenated(columns: Sequence[ValueColumn]) -> ValueColumn:
     if len(columns) == 1:
         return first
     if isinstance(first, ArrayColumn):
-        return ArrayColumn(pa.concat_arrays([column.array for column in columns]))  # type: ignore[attr-defined]
+        return ArrayColumn(*chain.from_iterable(column.arrays for column in columns))  # type: ignore[attr-defined]
     if isinstance(first, TupleColumn):
         parts = zip(*(column.parts for column in columns), strict=True)  # type: ignore[attr-defined]
         return TupleColumn(sum(map(len, columns)), list(map(concatenated, parts)))
@@ -208,7 +245,7 @@ _WHOLE = ("<i1", "<i2", "<i4", "<i8")
 _LENGTHS = ("<u1", "<u2", "<u4")
 _KINDS = frozenset({*_WHOLE, "<f8"})
 
-Encoded = tuple[str, str, bytes, bytes]
+Encoded = tuple[str, str, bytes | memoryview, bytes | memoryview]
 """Parts of an encoded column. (kind of the values, NumPy type of the numbers or text lengths, these
 numbers, bytes of the texts)."""
 
@@ -240,11 +277,11 @@ class EncodedArray:
         return len(self._numbers)
 
     def part(self, begin: int, end: int) -> Encoded:
-        letters = b""
+        """Return a range of the column; its numbers and letters share memory with the column."""
+        letters: bytes | memoryview = b""
         if self._letters is not None:
-            first, last = int(self._offsets[begin]), int(self._offsets[end])
-            letters = self._letters[first:last].tobytes()
-        return self._what, self._kind, self._numbers[begin:end].tobytes(), letters
+            letters = self._letters[int(self._offsets[begin]) : int(self._offsets[end])]
+        return self._what, self._kind, memoryview(self._numbers[begin:end].view(np.uint8)), letters
 
 
 def _narrow(numbers: npt.NDArray[np.int64], kinds: tuple[str, ...]) -> npt.NDArray[Any]:

@@ -1,0 +1,339 @@
+/* Columns of plain Python values for snapshots, and texts in another order.
+   value_columns.py and Arrow define the results. */
+
+#include "kernels.h"
+
+#define AHEAD 12 /* rows between asking for letters and reading them */
+#define MOST_EXPECTED 256 /* letters that a text is expected to have */
+#define BLOCK 64 /* objects that are asked for before the first of them is read */
+
+#ifdef __GNUC__
+#define PREFETCH(address) __builtin_prefetch(address)
+#else
+#define PREFETCH(address) ((void)(address))
+#endif
+
+/* A column of values of one type. Tuples have a column for each part, all others have arrays. */
+typedef struct Column {
+    PyTypeObject *type;
+    Py_ssize_t width; /* number of parts */
+    struct Column *parts;
+    PyObject *numbers; /* bytes: integers, doubles, or the offsets of texts */
+    int64_t *items;    /* those in *numbers* */
+    PyObject *letters; /* bytearray: of all texts, and room for more */
+} Column;
+
+static void free_column(Column *column)
+{
+    for (Py_ssize_t part = 0; column->parts != NULL && part < column->width; part++)
+        free_column(&column->parts[part]);
+    PyMem_Free(column->parts);
+    Py_CLEAR(column->numbers);
+    Py_CLEAR(column->letters);
+}
+
+static bool is_text(const Column *column)
+{
+    return column->type == &PyUnicode_Type || column->type == &PyBytes_Type;
+}
+
+/* Finds the letters of a text, as UTF-8. Returns false, also without an exception, if it has none. */
+static bool letters_of(PyObject *value, char **letters, Py_ssize_t *length)
+{
+    if (Py_TYPE(value) == &PyBytes_Type)
+        return PyBytes_AsStringAndSize(value, letters, length) == 0;
+    *letters = (char *)PyUnicode_AsUTF8AndSize(value, length);
+    if (*letters == NULL && PyErr_ExceptionMatches(PyExc_UnicodeEncodeError))
+        PyErr_Clear(); /* half of a surrogate pair */
+    return *letters != NULL;
+}
+
+/* Prepares the columns for *rows* values like *value*, with at most *depth* levels of tuples.
+   Returns false, also without an exception, if there is no column for this value. */
+static bool plan(Column *column, PyObject *value, Py_ssize_t rows, int depth)
+{
+    column->type = Py_TYPE(value);
+    if (column->type == &PyTuple_Type) {
+        if (depth <= 0)
+            return false;
+        Py_ssize_t width = PyTuple_Size(value);
+        column->parts = PyMem_Calloc(width > 0 ? width : 1, sizeof(Column));
+        if (column->parts == NULL)
+            return PyErr_NoMemory() != NULL;
+        column->width = width;
+        for (Py_ssize_t part = 0; part < width; part++)
+            if (!plan(&column->parts[part], PyTuple_GetItem(value, part), rows, depth - 1))
+                return false;
+        return true;
+    }
+    if (!is_text(column) && column->type != &PyLong_Type && column->type != &PyFloat_Type)
+        return false;
+    column->numbers = PyBytes_FromStringAndSize(NULL, (rows + is_text(column)) * sizeof(int64_t));
+    if (column->numbers == NULL)
+        return false;
+    column->items = (int64_t *)PyBytes_AsString(column->numbers);
+    if (!is_text(column))
+        return true;
+    char *letters;
+    Py_ssize_t length;
+    if (!letters_of(value, &letters, &length))
+        return false;
+    column->items[0] = 0;
+    Py_ssize_t expected = length < MOST_EXPECTED ? length + 1 : MOST_EXPECTED;
+    column->letters = PyByteArray_FromStringAndSize(NULL, rows * expected);
+    return column->letters != NULL;
+}
+
+static bool put_text(Column *column, Py_ssize_t row, PyObject *value)
+{
+    char *letters;
+    Py_ssize_t length;
+    if (!letters_of(value, &letters, &length))
+        return false;
+    Py_ssize_t begin = column->items[row], room = PyByteArray_Size(column->letters);
+    if (length > room - begin) {
+        if (length > PY_SSIZE_T_MAX / 2 - begin)
+            return PyErr_NoMemory() != NULL; /* false */
+        if (PyByteArray_Resize(column->letters, begin + length + (begin + length) / 2) < 0)
+            return false;
+    }
+    memcpy(PyByteArray_AsString(column->letters) + begin, letters, length);
+    column->items[row + 1] = begin + length;
+    return true;
+}
+
+/* Puts a value into its row. Returns false, also without an exception, if the value does not fit. */
+static bool put(Column *column, Py_ssize_t row, PyObject *value)
+{
+    if (Py_TYPE(value) != column->type)
+        return false;
+    if (is_text(column))
+        return put_text(column, row, value);
+    if (column->type == &PyLong_Type) {
+        int overflow;
+        column->items[row] = PyLong_AsLongLongAndOverflow(value, &overflow);
+        return !overflow;
+    }
+    if (column->type == &PyFloat_Type) {
+        double number = PyFloat_AsDouble(value);
+        memcpy(&column->items[row], &number, sizeof number);
+        return true;
+    }
+    if (PyTuple_Size(value) != column->width)
+        return false;
+    for (Py_ssize_t part = 0; part < column->width; part++)
+        if (!put(&column->parts[part], row, PyTuple_GetItem(value, part)))
+            return false;
+    return true;
+}
+
+/* Returns (name of the type, columns of the parts) of tuples, (name, numbers) of numbers, and
+   (name, offsets, letters) of texts. */
+static PyObject *result_of(Column *column, Py_ssize_t rows)
+{
+    if (column->type == &PyTuple_Type) {
+        PyObject *parts = PyTuple_New(column->width);
+        for (Py_ssize_t part = 0; parts != NULL && part < column->width; part++) {
+            PyObject *found = result_of(&column->parts[part], rows);
+            if (found == NULL || PyTuple_SetItem(parts, part, found) < 0)
+                Py_CLEAR(parts);
+        }
+        return parts == NULL ? NULL : Py_BuildValue("sN", "tuple", parts);
+    }
+    if (!is_text(column))
+        return Py_BuildValue("sO", column->type == &PyLong_Type ? "int" : "float", column->numbers);
+    if (PyByteArray_Resize(column->letters, column->items[rows]) < 0)
+        return NULL;
+    const char *name = column->type == &PyUnicode_Type ? "str" : "bytes";
+    return Py_BuildValue("sOO", name, column->numbers, column->letters);
+}
+
+/* Reads *rows* rows of *width* values each: the items of a list or tuple, or the keys and values of
+   a dictionary from *position* on. Returns None if a value does not fit.
+   The interpreter's lock is held, and no code of a program is called: nothing changes meanwhile. */
+static PyObject *read_rows(PyObject *values, bool is_dictionary, Py_ssize_t *position,
+                           Py_ssize_t rows, int depth)
+{
+    Column columns[2] = {{0}, {0}};
+    PyObject *block[2][BLOCK] = {{NULL}};
+    int width = is_dictionary ? 2 : 1;
+    bool fits = rows > 0 && rows <= PyObject_Size(values), is_list = PyList_Check(values);
+    for (Py_ssize_t begin = 0; fits && begin < rows; begin += BLOCK) {
+        Py_ssize_t number = rows - begin < BLOCK ? rows - begin : BLOCK;
+        for (Py_ssize_t row = 0; fits && row < number; row++) {
+            if (is_dictionary)
+                fits = PyDict_Next(values, position, &block[0][row], &block[1][row]);
+            else
+                block[0][row] = is_list ? PyList_GetItem(values, begin + row)
+                                        : PyTuple_GetItem(values, begin + row);
+            for (int column = 0; column < width; column++)
+                PREFETCH(block[column][row]);
+        }
+        for (int column = 0; fits && begin == 0 && column < width; column++)
+            fits = plan(&columns[column], block[column][0], rows, depth);
+        for (Py_ssize_t row = 0; fits && row < number; row++)
+            for (int column = 0; fits && column < width; column++)
+                fits = put(&columns[column], begin + row, block[column][row]);
+    }
+    PyObject *first = NULL, *result = NULL;
+    if (fits && (first = result_of(&columns[0], rows)) != NULL)
+        result = is_dictionary ? Py_BuildValue("NNn", first, result_of(&columns[1], rows), *position)
+                               : first;
+    else if (!PyErr_Occurred())
+        result = Py_NewRef(Py_None);
+    free_column(&columns[0]);
+    free_column(&columns[1]);
+    return result;
+}
+
+static PyObject *columns_of(PyObject *module, PyObject *arguments)
+{
+    PyObject *values;
+    int depth;
+    if (!PyArg_ParseTuple(arguments, "Oi", &values, &depth))
+        return NULL;
+    if (!PyList_Check(values) && !PyTuple_Check(values)) {
+        PyErr_SetString(PyExc_TypeError, "columns are made of a list or a tuple");
+        return NULL;
+    }
+    return read_rows(values, false, NULL, PyObject_Size(values), depth);
+}
+
+static PyObject *columns_of_entries(PyObject *module, PyObject *arguments)
+{
+    PyObject *entries;
+    Py_ssize_t position, rows;
+    int depth;
+    if (!PyArg_ParseTuple(arguments, "O!nni", &PyDict_Type, &entries, &position, &rows, &depth))
+        return NULL;
+    return read_rows(entries, true, &position, rows, depth);
+}
+
+/* Where a text is. */
+typedef struct {
+    const char *letters;
+    int64_t length;
+} Text;
+
+/* Adds the texts of one array to *texts*. Returns false if an offset is wrong. */
+static bool add_texts(Text *texts, const Array *offsets, const Array *letters)
+{
+    const int64_t *offset = offsets->data;
+    for (Py_ssize_t row = 0; row + 1 < offsets->length; row++) {
+        if (offset[row] < 0 || offset[row + 1] < offset[row] || offset[row + 1] > letters->length)
+            return false;
+        texts[row].letters = (const char *)letters->data + offset[row];
+        texts[row].length = offset[row + 1] - offset[row];
+    }
+    return true;
+}
+
+/* Returns false if an index in *order* is wrong. Writes the offsets of the texts in this order. */
+static bool measure(const Text *texts, Py_ssize_t number, const int64_t *order, Py_ssize_t rows,
+                    int64_t *offsets)
+{
+    offsets[0] = 0;
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        int64_t index = order[row], length;
+        if (index < 0 || index >= number)
+            return false;
+        length = texts[index].length;
+        if (length > INT64_MAX - offsets[row]) /* one text may be taken many times */
+            return false;
+        offsets[row + 1] = offsets[row] + length;
+    }
+    return true;
+}
+
+static void copy_texts(const Text *texts, const int64_t *order, Py_ssize_t rows,
+                       const int64_t *offsets, char *to)
+{
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        if (row + AHEAD < rows)
+            PREFETCH(texts[order[row + AHEAD]].letters);
+        memcpy(to + offsets[row], texts[order[row]].letters, texts[order[row]].length);
+    }
+}
+
+/* arrays: the buffers (offsets, letters, offsets, letters, ...) of the texts. */
+static PyObject *take(const Array *arrays, Py_ssize_t number_of_arrays, const Array *order)
+{
+    Py_ssize_t number = 0, rows = order->length, begin = 0;
+    for (Py_ssize_t array = 0; array < number_of_arrays; array += 2)
+        number += arrays[array].length > 0 ? arrays[array].length - 1 : 0;
+    Text *texts = PyMem_Malloc((number > 0 ? number : 1) * sizeof(Text));
+    PyObject *offsets = PyBytes_FromStringAndSize(NULL, (rows + 1) * sizeof(int64_t));
+    PyObject *letters = NULL;
+    if (texts == NULL)
+        PyErr_NoMemory();
+    if (texts == NULL || offsets == NULL)
+        goto failed;
+    int64_t *ends = (int64_t *)PyBytes_AsString(offsets);
+    PyThreadState *saved = rows < FEW_ROWS ? NULL : PyEval_SaveThread();
+    bool is_right = true;
+    for (Py_ssize_t array = 0; is_right && array < number_of_arrays; array += 2) {
+        is_right = add_texts(texts + begin, &arrays[array], &arrays[array + 1]);
+        begin += arrays[array].length > 0 ? arrays[array].length - 1 : 0;
+    }
+    is_right = is_right && measure(texts, number, order->data, rows, ends);
+    if (saved != NULL)
+        PyEval_RestoreThread(saved);
+    if (!is_right) {
+        PyErr_SetString(PyExc_IndexError, "an offset or an index is out of range");
+        goto failed;
+    }
+    letters = PyBytes_FromStringAndSize(NULL, ends[rows]);
+    if (letters == NULL)
+        goto failed;
+    saved = rows < FEW_ROWS ? NULL : PyEval_SaveThread();
+    copy_texts(texts, order->data, rows, ends, PyBytes_AsString(letters));
+    if (saved != NULL)
+        PyEval_RestoreThread(saved);
+    PyMem_Free(texts);
+    return Py_BuildValue("NN", offsets, letters);
+failed:
+    PyMem_Free(texts);
+    Py_XDECREF(offsets);
+    return NULL;
+}
+
+static PyObject *take_texts(PyObject *module, PyObject *arguments)
+{
+    PyObject *buffers, *order;
+    if (!PyArg_ParseTuple(arguments, "O!O", &PyTuple_Type, &buffers, &order))
+        return NULL;
+    Py_ssize_t number = PyTuple_Size(buffers), taken = 0;
+    PyObject *result = NULL;
+    Array *arrays = PyMem_Calloc(number + 1, sizeof(Array));
+    if (arrays == NULL)
+        return PyErr_NoMemory();
+    if (number % 2 != 0) {
+        PyErr_SetString(PyExc_ValueError, "each array has offsets and letters");
+        goto done;
+    }
+    if (!take_array(order, &arrays[number], sizeof(int64_t), false))
+        goto done;
+    for (; taken < number; taken++)
+        if (!take_array(PyTuple_GetItem(buffers, taken), &arrays[taken],
+                        taken % 2 ? 1 : sizeof(int64_t), false))
+            break;
+    if (taken == number)
+        result = take(arrays, number, &arrays[number]);
+    release_arrays(arrays, taken);
+    release_arrays(&arrays[number], 1);
+done:
+    PyMem_Free(arrays);
+    return result;
+}
+
+static PyMethodDef functions[] = {
+    {"columns_of", columns_of, METH_VARARGS, NULL},
+    {"columns_of_entries", columns_of_entries, METH_VARARGS, NULL},
+    {"take_texts", take_texts, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+int add_snapshots(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}
