@@ -35,6 +35,7 @@ $(READY): pyproject.toml tools/bootstrap
 # The compiled kernels, in place; without a C compiler the package works without them.
 KERNELS := $(VENV)/.kernels
 $(KERNELS): setup.py $(wildcard flinkray/kernels/*.[ch]) $(READY)
+	@rm -f flinkray/kernels/*.so
 	@$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 

@@ -216,7 +216,7 @@ static Py_ssize_t mark_rows(const int32_t *slots, const Array *marks, int64_t ma
 }
 
 /* Returns the first row whose slot or pane is out of range, or -1. */
-static Py_ssize_t add_rows(const Addition *a)
+static Py_ssize_t add_additions(const Addition *a)
 {
     const int32_t *slots = a->slots->data;
     const int64_t *ends = a->ends->data, *places = a->places->data;
@@ -350,7 +350,7 @@ static PyObject *add_to_panes(PyObject *module, PyObject *arguments)
         PyErr_NoMemory();
     } else if (take_addition(&a, of_rows, marks, steps)) {
         PyThreadState *saved = a.slots->length < FEW_ROWS ? NULL : PyEval_SaveThread();
-        wrong = add_rows(&a);
+        wrong = add_additions(&a);
         if (saved != NULL)
             PyEval_RestoreThread(saved);
         if (wrong >= 0)

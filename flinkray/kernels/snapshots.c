@@ -14,16 +14,16 @@
 #endif
 
 /* A column of values of one type. Tuples have a column for each part, all others have arrays. */
-typedef struct Column {
+typedef struct ObjectColumn {
     PyTypeObject *type;
     Py_ssize_t width; /* number of parts */
-    struct Column *parts;
+    struct ObjectColumn *parts;
     PyObject *numbers; /* bytes: integers, doubles, or the offsets of texts */
     int64_t *items;    /* those in *numbers* */
     PyObject *letters; /* bytearray: of all texts, and room for more */
-} Column;
+} ObjectColumn;
 
-static void free_column(Column *column)
+static void free_column(ObjectColumn *column)
 {
     for (Py_ssize_t part = 0; column->parts != NULL && part < column->width; part++)
         free_column(&column->parts[part]);
@@ -32,7 +32,7 @@ static void free_column(Column *column)
     Py_CLEAR(column->letters);
 }
 
-static bool is_text(const Column *column)
+static bool is_text(const ObjectColumn *column)
 {
     return column->type == &PyUnicode_Type || column->type == &PyBytes_Type;
 }
@@ -50,14 +50,14 @@ static bool letters_of(PyObject *value, char **letters, Py_ssize_t *length)
 
 /* Prepares the columns for *rows* values like *value*, with at most *depth* levels of tuples.
    Returns false, also without an exception, if there is no column for this value. */
-static bool plan(Column *column, PyObject *value, Py_ssize_t rows, int depth)
+static bool plan(ObjectColumn *column, PyObject *value, Py_ssize_t rows, int depth)
 {
     column->type = Py_TYPE(value);
     if (column->type == &PyTuple_Type) {
         if (depth <= 0)
             return false;
         Py_ssize_t width = PyTuple_Size(value);
-        column->parts = PyMem_Calloc(width > 0 ? width : 1, sizeof(Column));
+        column->parts = PyMem_Calloc(width > 0 ? width : 1, sizeof(ObjectColumn));
         if (column->parts == NULL)
             return PyErr_NoMemory() != NULL;
         column->width = width;
@@ -84,7 +84,7 @@ static bool plan(Column *column, PyObject *value, Py_ssize_t rows, int depth)
     return column->letters != NULL;
 }
 
-static bool put_text(Column *column, Py_ssize_t row, PyObject *value)
+static bool put_text(ObjectColumn *column, Py_ssize_t row, PyObject *value)
 {
     char *letters;
     Py_ssize_t length;
@@ -103,7 +103,7 @@ static bool put_text(Column *column, Py_ssize_t row, PyObject *value)
 }
 
 /* Puts a value into its row. Returns false, also without an exception, if the value does not fit. */
-static bool put(Column *column, Py_ssize_t row, PyObject *value)
+static bool put(ObjectColumn *column, Py_ssize_t row, PyObject *value)
 {
     if (Py_TYPE(value) != column->type)
         return false;
@@ -129,7 +129,7 @@ static bool put(Column *column, Py_ssize_t row, PyObject *value)
 
 /* Returns (name of the type, columns of the parts) of tuples, (name, numbers) of numbers, and
    (name, offsets, letters) of texts. */
-static PyObject *result_of(Column *column, Py_ssize_t rows)
+static PyObject *result_of(ObjectColumn *column, Py_ssize_t rows)
 {
     if (column->type == &PyTuple_Type) {
         PyObject *parts = PyTuple_New(column->width);
@@ -154,7 +154,7 @@ static PyObject *result_of(Column *column, Py_ssize_t rows)
 static PyObject *read_rows(PyObject *values, bool is_dictionary, Py_ssize_t *position,
                            Py_ssize_t rows, int depth)
 {
-    Column columns[2] = {{0}, {0}};
+    ObjectColumn columns[2] = {{0}, {0}};
     PyObject *block[2][BLOCK] = {{NULL}};
     int width = is_dictionary ? 2 : 1;
     bool fits = rows > 0 && rows <= PyObject_Size(values), is_list = PyList_Check(values);
