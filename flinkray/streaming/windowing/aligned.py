@@ -195,11 +195,13 @@ class AlignedWindowOperator(WindowOperator):
         spec, table, context = self.spec, self.table, self.key_context
         own_key, take, read = self.context.own, spec.contents.take, spec.contents.read
         at, results_of, add = self.function_context.at, spec.evaluation.results, self.results.add
+        previous, end, ends = None, 0, False
         for timer in timers:
             key, window = timer
             context.key = key
-            end = window.end - 1
-            ends = timestamp == min(end + spec.allowed_lateness, MAX_TIMESTAMP)
+            if window is not previous:
+                previous, end = window, window.end - 1
+                ends = timestamp == min(end + spec.allowed_lateness, MAX_TIMESTAMP)
             if timestamp == end:
                 elements = take(table, timer) if ends else read(table, timer)
                 if elements:
