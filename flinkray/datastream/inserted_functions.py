@@ -86,13 +86,11 @@ class OfPairs(OfBoth):
     and a value of the second stream in the window, and returns the results."""
 
     def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterable[Any]:
-        first: list[Any] = []
-        second: list[Any] = []
-        for side, value in inputs:
-            (second if side else first).append(value)
-        if len(first) == len(second) == 1:
-            return (self._call(first[0], second[0]),)
-        return self._results(first, second) if first and second else ()
+        records = list(inputs)
+        if len(records) > 2:
+            return super().apply(key, window, records)
+        sides = dict(records)
+        return (self._call(sides[0], sides[1]),) if len(sides) == 2 else ()
 
     def _results(self, first: list[Any], second: list[Any]) -> Iterable[Any]:
         call = self._call

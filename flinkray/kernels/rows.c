@@ -540,8 +540,20 @@ struct Folding {
     bool (*add)(Folding *into, PyObject *pane, PyObject *key, PyObject *value);
     PyObject *fold, *begin;
     long long first, end; /* the times of the present pane: from first up to but not including end */
-    PyObject *panes;      /* what belongs to each of its windows, or None */
+    PyObject *panes;      /* a tuple: what belongs to each of its windows; or None */
 };
+
+static bool fold_into(Folding *into, PyObject *pane, PyObject *key, PyObject *value);
+
+/* Returns whether a tuple has what belongs to one window: (window, dictionary), or for lists also the
+   dictionary of timers, the set of changed places or None, and the function that notes a change. */
+static bool is_pane(Folding *into, PyObject *pane)
+{
+    int parts = into->add == fold_into ? 2 : 5;
+    return PyTuple_Check(pane) && PyTuple_Size(pane) == parts &&
+           PyDict_Check(PyTuple_GetItem(pane, 1)) &&
+           (parts == 2 || PyDict_Check(PyTuple_GetItem(pane, 2)));
+}
 
 /* Asks for the pane that contains a time. */
 static bool find_pane(Folding *into, PyObject *pane_of, PyObject *time)
@@ -549,12 +561,18 @@ static bool find_pane(Folding *into, PyObject *pane_of, PyObject *time)
     PyObject *found = PyObject_CallFunctionObjArgs(pane_of, time, NULL), *panes;
     if (found == NULL)
         return false;
-    bool is_good = PyTuple_Check(found) && PyArg_ParseTuple(found, "LLO", &into->first, &into->end,
-                                                            &panes);
-    if (is_good)
-        replace(&into->panes, panes);
-    else if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_TypeError, "a pane is a tuple");
+    bool is_good = PyTuple_Check(found) &&
+                   PyArg_ParseTuple(found, "LLO", &into->first, &into->end, &panes);
+    if (is_good) {
+        panes = panes == Py_None ? Py_NewRef(panes) : PySequence_Tuple(panes);
+        Py_XDECREF(into->panes);
+        into->panes = panes;
+        is_good = panes != NULL;
+        for (Py_ssize_t which = 0; is_good && panes != Py_None && which < PyTuple_Size(panes); which++)
+            is_good = is_pane(into, PyTuple_GetItem(panes, which));
+    }
+    if (!is_good && !PyErr_Occurred())
+        PyErr_SetString(PyExc_TypeError, "this is no pane");
     Py_DECREF(found);
     return is_good;
 }
@@ -562,13 +580,7 @@ static bool find_pane(Folding *into, PyObject *pane_of, PyObject *time)
 /* Adds a record to what one window holds for its key. */
 static bool fold_into(Folding *into, PyObject *pane, PyObject *key, PyObject *value)
 {
-    PyObject *window, *entries;
-    if (!PyTuple_Check(pane)) {
-        PyErr_SetString(PyExc_TypeError, "a pane has pairs of a window and a dictionary");
-        return false;
-    }
-    if (!PyArg_ParseTuple(pane, "OO!", &window, &PyDict_Type, &entries))
-        return false;
+    PyObject *window = PyTuple_GetItem(pane, 0), *entries = PyTuple_GetItem(pane, 1);
     PyObject *before = Py_XNewRef(PyDict_GetItemWithError(entries, key)), *after;
     if (before == NULL && PyErr_Occurred())
         return false;
@@ -586,23 +598,13 @@ static bool fold_into(Folding *into, PyObject *pane, PyObject *key, PyObject *va
    and its place into the timers at the end of the window. */
 static bool append_to(Folding *into, PyObject *pane, PyObject *key, PyObject *value)
 {
-    PyObject *window, *entries, *timers, *changed, *first_change;
-    if (!PyTuple_Check(pane)) {
-        PyErr_SetString(PyExc_TypeError, "a pane has tuples for its windows");
-        return false;
-    }
-    if (!PyArg_ParseTuple(pane, "OO!O!OO", &window, &PyDict_Type, &entries, &PyDict_Type, &timers,
-                          &changed, &first_change))
-        return false;
-    PyObject *place = PyTuple_Pack(2, key, window), *values;
-    if (place == NULL)
-        return false;
-    if (!note_change(changed, first_change, place)) {
-        Py_DECREF(place);
-        return false;
-    }
+    PyObject *window = PyTuple_GetItem(pane, 0), *entries = PyTuple_GetItem(pane, 1);
+    PyObject *timers = PyTuple_GetItem(pane, 2), *changed = PyTuple_GetItem(pane, 3);
+    PyObject *place = PyTuple_Pack(2, key, window), *values = NULL;
     bool done = false;
-    if ((values = Py_XNewRef(PyDict_GetItemWithError(entries, place))) != NULL) {
+    if (place == NULL || !note_change(changed, PyTuple_GetItem(pane, 4), place))
+        ;
+    else if ((values = Py_XNewRef(PyDict_GetItemWithError(entries, place))) != NULL) {
         if (PyList_CheckExact(values))
             done = PyList_Append(values, value) == 0;
         else
@@ -611,7 +613,7 @@ static bool append_to(Folding *into, PyObject *pane, PyObject *key, PyObject *va
         done = PyList_Append(values, value) == 0 && PyDict_SetItem(entries, place, values) == 0 &&
                PyDict_SetItem(timers, place, Py_None) == 0;
     Py_XDECREF(values);
-    Py_DECREF(place);
+    Py_XDECREF(place);
     return done;
 }
 
@@ -641,15 +643,9 @@ static PyObject *add_to_panes(PyObject *arguments, Folding into)
             PyObject *nothing = PyObject_CallFunction(add_singly, "nOOO", place, value, key, stamp);
             done = nothing != NULL;
             Py_XDECREF(nothing);
-        } else if (panes != NULL) {
-            Py_ssize_t number = PySequence_Size(panes);
-            done = number >= 0;
-            for (Py_ssize_t which = 0; done && which < number; which++) {
-                PyObject *pane = PySequence_GetItem(panes, which);
-                done = pane != NULL && into.add(&into, pane, key, value);
-                Py_XDECREF(pane);
-            }
-        }
+        } else
+            for (Py_ssize_t which = 0; done && which < PyTuple_Size(panes); which++)
+                done = into.add(&into, PyTuple_GetItem(panes, which), key, value);
         Py_XDECREF(panes);
         Py_CLEAR(value);
         Py_CLEAR(key);

@@ -194,19 +194,25 @@ class AlignedWindowOperator(WindowOperator):
         """Evaluate or remove the windows whose timers are at *timestamp*."""
         spec, table, context = self.spec, self.table, self.key_context
         own_key, take, read = self.context.own, spec.contents.take, spec.contents.read
-        at, results_of, add = self.function_context.at, spec.evaluation.results, self.results.add
+        at, results_of, add = (
+            self.function_context.at_place,
+            spec.evaluation.results,
+            self.results.add,
+        )
+        previous, end, ends = None, 0, False
         for timer in timers:
             key, window = timer
             context.key = key
-            end = window.end - 1
-            ends = timestamp == min(end + spec.allowed_lateness, MAX_TIMESTAMP)
+            if window is not previous:
+                previous, end = window, window.end - 1
+                ends = timestamp == min(end + spec.allowed_lateness, MAX_TIMESTAMP)
             if timestamp == end:
                 elements = take(table, timer) if ends else read(table, timer)
                 if elements:
-                    self._evaluated = window, key
-                    add(results_of(own_key(key), at(key, window), elements), end)
+                    self._evaluated = timer
+                    add(results_of(own_key(key), at(timer), elements), end)
             elif ends:
                 table.remove(timer)
             if ends and self._has_window_state:
-                spec.evaluation.clear(at(key, window))
+                spec.evaluation.clear(at(timer))
         self._evaluated = None

@@ -97,7 +97,7 @@ class WindowOperator(WithTimers):
         self._merging = isinstance(self.spec.assigner, MergingWindowAssigner)
         self.function_context = FunctionContext(self.timers, self.backend, merges=self._merging)
         self._evaluated: tuple[Any, Any] | None = None
-        """(window, key) of the window function that is running, for error messages."""
+        """(key, window) of the window function that is running, for error messages."""
         self.number_late_records_dropped = context.metrics.counter("numLateRecordsDropped")
 
     def open(self) -> None:
@@ -117,7 +117,7 @@ class WindowOperator(WithTimers):
     def describe_occasion(self) -> str:
         if self._evaluated is None:
             return ""
-        window, key = self._evaluated
+        key, window = self._evaluated
         return f"window {window!r} of key {text_of(key)}"
 
     # --- records ------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ class WindowOperator(WithTimers):
         *state_window*: the window under which the contents are stored. *ends*: the contents are not
         needed afterwards and may be removed."""
         spec, place = self.spec, (key, state_window)
-        self._evaluated = window, key
+        self._evaluated = key, window
         if spec.evictor is not None:
             self._evict_and_evaluate(spec.evictor, key, window, place)
         else:
@@ -485,8 +485,12 @@ class FunctionContext(WindowContext[Any]):
         self._global_state = _Store(backend, None)
 
     def at(self, key: Any, window: Any) -> FunctionContext:
-        self._window = window
-        self._namespace.key = (key, window)
+        return self.at_place((key, window))
+
+    def at_place(self, place: tuple[Any, Any]) -> FunctionContext:
+        """Set key and window, as :meth:`at` does."""
+        self._namespace.key = place
+        self._window = place[1]
         return self
 
     def window(self) -> Any:
