@@ -128,6 +128,25 @@ static PyObject *aggregate(PyObject *module, PyObject *arguments)
 
 /* --- panes ------------------------------------------------------------------------------------ */
 
+#define BLOCK 64
+
+/* Returns the row up to which all times, in whole blocks of rows, are first, ..., first + last. A
+   block has no branch, so that the compiler can use vectors. *last* is less than 2**63. */
+static Py_ssize_t in_blocks(const int64_t *times, Py_ssize_t row, Py_ssize_t rows, uint64_t first,
+                            uint64_t last)
+{
+    for (; rows - row >= BLOCK; row += BLOCK) {
+        uint64_t beyond = 0; /* the highest bit: a difference is negative */
+        for (Py_ssize_t each = row; each < row + BLOCK; each++) {
+            uint64_t since = (uint64_t)times[each] - first;
+            beyond |= since | (last - since);
+        }
+        if (beyond >> 63)
+            break;
+    }
+    return row;
+}
+
 /* runs_of_panes(times, offset, size, numbers, ends): writes the number of the pane of each run of
    rows, and the row after the run. A run is as long as possible. Returns the number of runs. */
 static PyObject *runs_of_panes(PyObject *module, PyObject *arguments)
@@ -167,8 +186,10 @@ static PyObject *runs_of_panes(PyObject *module, PyObject *arguments)
             after = INT64_MAX - time;
         uint64_t first = (uint64_t)times[row] - (uint64_t)before;
         uint64_t length = (uint64_t)before + (uint64_t)after + 1;
+        Py_ssize_t begin = row;
         while (row < rows && (uint64_t)times[row] - first < length)
-            row++;
+            if ((++row - begin) % BLOCK == 0) /* maybe a long run */
+                row = in_blocks(times, row, rows, first, length - 1);
         numbers[runs] = number;
         ends[runs++] = row;
     }

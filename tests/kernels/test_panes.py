@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,11 @@ from flinkray.kernels import numpy_panes, panes
 from flinkray.kernels.compiled import native
 from flinkray.kernels.numpy_aggregates import start_of
 from flinkray.kernels.numpy_panes import Step
+from flinkray.streaming.columnar.panes import ColumnAggregate, PaneTimes
+from flinkray.streaming.columnar.window_aggregate import WindowAggregateOperator
+from flinkray.streaming.records.elements import Columns
+from flinkray.streaming.records.keying import Keys
+from flinkray.testing.operator_harness import OperatorHarness
 from tests.kernels.test_aggregates import GROUPS, KINDS, same
 
 pytestmark = pytest.mark.skipif(native is None, reason="compares compiled kernels with NumPy code")
@@ -29,7 +35,7 @@ def times_of_rows(draw: st.DrawFn) -> tuple[Any, int, int]:
     times = draw(st.lists(st.one_of(near, near, near, INT64), max_size=12))
     if draw(st.booleans()):
         times.sort()
-    both = np.array([time for time in times for _ in range(2)], np.int64)
+    both = np.repeat(np.array(times, np.int64), draw(st.sampled_from([2, 2, 40, 150])))
     offset = draw(st.one_of(st.integers(-30, 30), INT64))
     return both[::2] if draw(st.booleans()) else both, offset, size
 
@@ -98,6 +104,39 @@ def test_rows_of_several_chunks_have_the_numbers_of_the_numpy_code() -> None:
         module.add_to_panes(slots, ends, places, marks, 1, [Step("sum", values, sums)])
         results.append(sums)
     assert all(map(same, *results))
+
+
+@pytest.mark.parametrize("is_compiled_first", [True, False])
+def test_windows_stored_with_kernels_are_restored_without_and_the_reverse(
+    is_compiled_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def use(is_compiled: bool) -> None:
+        monkeypatch.setattr(panes, "native", native if is_compiled else None)
+
+    def harness(restore: Any = None) -> OperatorHarness:
+        measures = [ColumnAggregate(how, how, "v") for how in ("sum", "min", "max", "mean")]
+        aggregates = [ColumnAggregate("n", "count"), *measures]
+        operator = WindowAggregateOperator(PaneTimes(20, 10, 3), aggregates, Keys("k"))
+        return OperatorHarness(operator, keyed=True, restore=restore)
+
+    def add(h: OperatorHarness) -> None:
+        rows = {"k": ["a", "b", "a", "b"], "v": [2**62, -1, 2**62, 5], "t": [5, 31, 12, 5]}
+        batch = pa.record_batch(rows)
+        h.process_columns(Columns(batch, batch["t"].to_numpy()))
+
+    results = []
+    for switches in (True, False):
+        use(is_compiled_first)
+        h = harness()
+        add(h)
+        if switches:
+            use(not is_compiled_first)
+            h = harness(h.snapshot())
+        add(h)
+        h.watermark(100)
+        results.append(sorted(h.records(), key=repr))
+    assert results[0] == results[1]
+    assert len(results[0]) == 6
 
 
 @pytest.mark.parametrize(
