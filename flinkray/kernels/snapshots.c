@@ -3,9 +3,9 @@
 
 #include "kernels.h"
 
-#define AHEAD 12 /* rows between asking for letters and reading them */
-#define MOST_EXPECTED 256 /* letters that a text is expected to have */
-#define BLOCK 64 /* objects that are asked for before the first of them is read */
+#define BLOCK 64          /* objects that are asked for before the first of them is read */
+#define AHEAD 12          /* rows between asking for letters and reading them */
+#define MOST_EXPECTED 256 /* letters for which a row has room from the start */
 
 #ifdef __GNUC__
 #define PREFETCH(address) __builtin_prefetch(address)
@@ -148,8 +148,8 @@ static PyObject *result_of(ObjectColumn *column, Py_ssize_t rows)
     return Py_BuildValue("sOO", name, column->numbers, column->letters);
 }
 
-/* Reads *rows* rows of *width* values each: the items of a list or tuple, or the keys and values of
-   a dictionary from *position* on. Returns None if a value does not fit.
+/* Reads *rows* rows: the items of a list or tuple, or the keys and values of a dictionary from
+   *position* on, which is then the position of the next entry. Returns None if a value does not fit.
    The interpreter's lock is held, and no code of a program is called: nothing changes meanwhile. */
 static PyObject *read_rows(PyObject *values, bool is_dictionary, Py_ssize_t *position,
                            Py_ssize_t rows, int depth)
@@ -255,7 +255,8 @@ static void copy_texts(const Text *texts, const int64_t *order, Py_ssize_t rows,
     }
 }
 
-/* arrays: the buffers (offsets, letters, offsets, letters, ...) of the texts. */
+/* Returns (offsets, letters) of the texts in *arrays* at the indices *order*.
+   arrays: their buffers (offsets, letters, offsets, letters, ...). */
 static PyObject *take(const Array *arrays, Py_ssize_t number_of_arrays, const Array *order)
 {
     Py_ssize_t number = 0, rows = order->length, begin = 0;

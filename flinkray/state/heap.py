@@ -402,9 +402,11 @@ class _TableWriter:
 
     def _entries(self, places: Values, *contents: Values) -> TupleColumn:
         columns: Iterable[Any] = [places]
-        if self._table.namespaced:
-            is_column = isinstance(places, TupleColumn)
-            columns = places.parts if is_column else zip(*places, strict=True)
+        if isinstance(places, TupleColumn) and self._table.namespaced:
+            columns = places.parts
+        elif self._table.namespaced:
+            assert isinstance(places, list)
+            columns = zip(*places, strict=True)
         return TupleColumn(len(places), list(map(column_of, [*columns, *contents])))
 
     def _add(self, run: list[TupleColumn]) -> None:

@@ -281,7 +281,7 @@ class EncodedArray:
         letters: bytes | memoryview = b""
         if self._letters is not None:
             letters = self._letters[int(self._offsets[begin]) : int(self._offsets[end])]
-        return self._what, self._kind, memoryview(self._numbers[begin:end].view(np.uint8)), letters
+        return self._what, self._kind, self._numbers[begin:end].view(np.uint8).data, letters
 
 
 def _narrow(numbers: npt.NDArray[np.int64], kinds: tuple[str, ...]) -> npt.NDArray[Any]:
