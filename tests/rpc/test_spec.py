@@ -57,6 +57,14 @@ def test_spec_for_a_prestarted_process_refuses_placement_restarts_environment() 
             )
 
 
+def test_spec_of_a_role_that_may_return_is_of_a_detached_prestarted_process() -> None:
+    EndpointSpec("Echo", "worker", FACTORY, may_take_over=True, detached=True, may_return=True)
+    with pytest.raises(ConfigurationError, match="worker cannot take another role afterwards"):
+        EndpointSpec("Echo", "worker", FACTORY, detached=True, may_return=True)
+    with pytest.raises(ConfigurationError, match="worker cannot take another role afterwards"):
+        EndpointSpec("Echo", "worker", FACTORY, may_take_over=True, may_return=True)
+
+
 GROUP = WorkerGroupId("g")
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from flinkray.actors.gateways.task_process import TaskProcessGateway, TaskProcessHost
 from flinkray.actors.task_executor.spare_task_processes import (
+    DEMAND_TIME,
     REFILL_PAUSE,
     RESTART_PAUSE,
     START_TIMEOUT,
@@ -33,6 +34,12 @@ class Processes:
         self.endpoint = RpcEndpoint(LocalRpcService("executor", self.network), "endpoint")
         self.endpoint.start()
         self.started: list[str] = []
+        self.ahead: list[bool] = []
+        """Whether a job waited for each of them."""
+        self.ready = 0
+        self.most_at_once = 0
+        self.duration = 0.0
+        """Seconds of a start."""
         self.given: list[str] = []
         self.refusals: list[str] = []
         self.failures = 0
@@ -51,12 +58,16 @@ class Processes:
 
     async def start(self, name: str, is_ahead: bool) -> StartedProcess:
         self.started.append(name)
+        self.ahead.append(is_ahead)
+        self.most_at_once = max(self.most_at_once, len(self.started) - self.ready)
         number = len(self.started)
         if number in self.hang:
             await asyncio.get_running_loop().create_future()
         if self.failures:
             self.failures -= 1
             raise OSError("no memory")
+        await asyncio.sleep(self.duration)
+        self.ready += 1
         service = LocalRpcService(name, self.network)
         process = TestingGateway(TaskProcessGateway).lenient().create_endpoint(service, "process")
         process.start()
@@ -242,3 +253,41 @@ async def test_task_process_start_that_hangs_is_given_up_and_fails_its_request()
     processes.request()
     await asyncio.sleep(RESTART_PAUSE)
     assert processes.given == [name(2)]
+
+
+@on_virtual_time
+async def test_as_many_task_processes_wait_as_jobs_have_taken_in_the_last_minutes() -> None:
+    processes = Processes(1)
+    processes.spares.keep(1, most=3)
+    for number in range(1, 6):
+        await asyncio.sleep(2 * REFILL_PAUSE)
+        waiting = len(processes.started) - len(processes.given)
+        assert waiting == min(max(number - 1, 1), 3)
+        processes.request()
+    await asyncio.sleep(DEMAND_TIME)
+    started = len(processes.started)
+    for _ in range(4):
+        processes.spares.request(lambda process: None, processes.refusals.append)
+    assert started == 8
+    await asyncio.sleep(DEMAND_TIME + 2 * REFILL_PAUSE)
+    processes.spares.keep(1, most=3)
+    before = len(processes.started)
+    processes.request()
+    await asyncio.sleep(2 * REFILL_PAUSE)
+    assert len(processes.started) == before, "three wait, and one is enough"
+
+
+@on_virtual_time
+async def test_processes_are_started_ahead_one_by_one_and_at_once_for_jobs_that_wait() -> None:
+    processes = Processes(0)
+    processes.duration = 1.0
+    processes.spares.keep(3)
+    await asyncio.sleep(5)
+    assert processes.ahead == [True] * 3
+    assert processes.most_at_once == 1
+    for _ in range(5):
+        processes.request()
+    assert len(processes.given) == 3
+    await asyncio.sleep(0.5)
+    assert processes.ahead == [True] * 3 + [False] * 2
+    assert processes.most_at_once == 2
