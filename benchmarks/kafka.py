@@ -39,17 +39,17 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from _peers import PeersUnavailableError, answers, interpreter
 from _results import Figure, Results, Section, parse
-from _streams.kafka_window import CHECKPOINTS, STEPS, WRITTEN, Messages, run
+from _streams.kafka_window import CHECKPOINTS, LARGEST_ANSWER, STEPS, WRITTEN, Messages, run
 from _streams.measuring import Benchmark, Rates
 from _streams.programs import Program
-from _streams.runners import ClusterRunner, LocalRunner, Taken, medians
+from _streams.runners import ClusterRunner, LocalRunner, Runner, Taken, medians
 from _streams.sources import Marks
 
 from tests.streaming.kafka.brokers import any_broker, why_not
 
 MOST = {1: 8.0, 2: 9.0}
 """Goals: seconds of processor time for a million records, by the number of subtasks."""
-PROFILED = 10
+PROFILED = 5
 """Blocks of messages that a run of the profile reads."""
 PEERS = ("Quix Streams", "Bytewax")
 
@@ -62,8 +62,9 @@ def peer(python: Path, name: str, messages: Messages) -> Taken:
     """Run the peer's program until it has read all messages."""
     script = str(Path(__file__).parent / "peers" / "kafka_windows.py")
     target = messages.broker.topic(2)
-    arguments = [messages.broker.servers, messages.topic, target, str(messages.records)]
-    (line,) = answers([str(python), script, name, *arguments, str(CHECKPOINTS)])
+    numbers = map(str, (messages.records, CHECKPOINTS, LARGEST_ANSWER))
+    topics = (messages.broker.servers, messages.topic, target)
+    (line,) = answers([str(python), script, name, *topics, *numbers])
     return Taken(line["processor"], line["clock"])
 
 
@@ -104,7 +105,7 @@ def profile(found: Mapping[int, Mapping[str, float]]) -> Section:
     return section
 
 
-def costs_up_to(cluster: ClusterRunner, messages: Messages, rounds: int) -> dict[str, float]:
+def costs_up_to(cluster: Runner, messages: Messages, rounds: int) -> dict[str, float]:
     """Return the program's cost up to each step. Medians of the rounds."""
     taken = {step: [run(cluster, step, messages) for _ in range(rounds)] for step in STEPS}
     return {step: 1e6 * medians(of).processor / messages.records for step, of in taken.items()}

@@ -4,14 +4,13 @@ step."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import uuid4
 
 from confluent_kafka import Producer
 
 from flinkray.datastream import (
-    AggregateFunction,
     ProcessWindowFunction,
     WatermarkStrategy,
 )
@@ -27,7 +26,8 @@ from flinkray.datastream.formats.json import JsonValueSchema
 from flinkray.datastream.window import TumblingEventTimeWindows
 from tests.streaming.kafka.brokers import Broker
 
-from .runners import ClusterRunner, Taken
+from .programs import CountAndSum
+from .runners import Runner, Taken
 from .sources import MarkingSink, Marks
 
 PARTITIONS = 2
@@ -37,6 +37,8 @@ WINDOW = 1000
 BLOCK = 100_000
 """Records of one window: 100 in each millisecond."""
 EPOCH = 1_700_000_000_000
+LARGEST_ANSWER = "2000000000"
+"""Bytes. The tests' broker sends all that a topic has in one answer, whatever a client asks for."""
 CHECKPOINTS = 5000
 """Milliseconds between two checkpoints, or commits of other projects."""
 
@@ -91,20 +93,11 @@ class NotesFirst(ByteArraySchema):
         return self._schema.deserialize_all(messages)
 
 
-class CountAndAmount(AggregateFunction[Any, Any, Any]):
+class CountAndAmount(CountAndSum):
     """Two numbers of each window."""
-
-    def create_accumulator(self) -> Any:
-        return 0, 0
 
     def add(self, value: Any, accumulator: Any) -> Any:
         return accumulator[0] + 1, accumulator[1] + value["amount"]
-
-    def get_result(self, accumulator: Any) -> Any:
-        return accumulator
-
-    def merge(self, acc_a: Any, acc_b: Any) -> Any:
-        return acc_a[0] + acc_b[0], acc_a[1] + acc_b[1]
 
 
 class WithWindow(ProcessWindowFunction[Any, Any, Any, Any]):
@@ -128,7 +121,7 @@ STEPS = (READ, PARSED, KEYED, WINDOWED, WRITTEN)
 """Each program does the steps up to its own."""
 
 
-def run(runner: ClusterRunner, last: str, messages: Messages) -> Taken:
+def run(runner: Runner, last: str, messages: Messages) -> Taken:
     """Run the program up to the step *last*. Processor time of all tasks, and the time from the
     first message to the end of the last sink's input."""
     broker, marks, target = messages.broker, messages.marks, ""
@@ -140,6 +133,7 @@ def run(runner: ClusterRunner, last: str, messages: Messages) -> Taken:
         KafkaSource.builder()
         .set_bootstrap_servers(broker.servers)
         .set_topics(messages.topic)
+        .set_property("receive.message.max.bytes", LARGEST_ANSWER)
         .set_group_id(f"group-{uuid4().hex[:8]}")
         .set_bounded(KafkaOffsetsInitializer.latest())
         .set_value_only_deserializer(schema)
@@ -181,14 +175,10 @@ def sink_to(broker: Broker, topic: str) -> KafkaSink:
 
 def check(broker: Broker, topic: str, records: int) -> None:
     """Raise AssertionError unless committed results count each message once."""
-    results = [json.loads(text) for text in _committed(broker, topic)]
+    partitions = broker.read(topic, range(PARTITIONS), "read_committed")
+    results = [json.loads(text) for texts in partitions.values() for text in texts]
     windows = {(result["user"], result["begin"]) for result in results}
     counted = sum(result["count"] for result in results)
     assert counted == records, f"the results count {counted} messages, and there were {records}"
     wanted = records // BLOCK * USERS
     assert len(results) == len(windows) == wanted, (len(results), len(windows), wanted)
-
-
-def _committed(broker: Broker, topic: str) -> Iterator[str]:
-    for values in broker.read(topic, range(PARTITIONS), "read_committed").values():
-        yield from values

@@ -1,9 +1,9 @@
 """Quix Streams or Bytewax on the program of ``benchmarks/kafka.py``; one worker in this process.
 
 Started with the interpreter of an environment that does not contain flinkray. The arguments: name
-of the project, brokers, the topic to read, the topic to write, how many messages to read, and the
-milliseconds between two commits. Prints a line of JSON: seconds of processor time and of the clock
-from the first message to the last one.
+of the project, brokers, the topic to read, the topic to write, how many messages to read, the
+milliseconds between two commits, and the most bytes of an answer of the broker. Prints a line of
+JSON: seconds of processor time and of the clock from the first message to the last one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ WINDOW = timedelta(seconds=1)
 
 
 class Seen:
-    """Notes when the first and the last message come."""
+    """Notes when the first and the last message come. *most*: bytes of a broker's answer."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, most: int) -> None:
+        self.properties = {"receive.message.max.bytes": most}
         self._left = self._count = count
         self._begun = self._ended = (0.0, 0.0)
 
@@ -50,6 +51,7 @@ def quix(seen: Seen, brokers: str, topic: str, target: str, commits: float, fold
         auto_offset_reset="earliest",
         processing_guarantee="exactly-once",
         commit_interval=commits,
+        consumer_extra_config=seen.properties,
         state_dir=folder,
         loglevel="WARNING",
     )
@@ -91,7 +93,8 @@ def bytewax(seen: Seen, brokers: str, topic: str, target: str, commits: float, f
         return KafkaSinkMessage(user.encode(), json.dumps(value).encode())
 
     flow = Dataflow("visits")
-    messages = op.input("in", flow, KafkaSource([brokers], [topic], tail=False))
+    source = KafkaSource([brokers], [topic], tail=False, add_config=seen.properties)
+    messages = op.input("in", flow, source)
     windows = win.fold_window(
         "window",
         op.map("parse", messages, parsed),
@@ -115,8 +118,8 @@ PROGRAMS: dict[str, Callable[..., None]] = {"Quix Streams": quix, "Bytewax": byt
 
 
 def main() -> None:
-    name, brokers, topic, target, count, commits = sys.argv[1:]
-    seen = Seen(int(count))
+    name, brokers, topic, target, count, commits, most = sys.argv[1:]
+    seen = Seen(int(count), int(most))
     with tempfile.TemporaryDirectory() as folder:
         PROGRAMS[name](seen, brokers, topic, target, int(commits) / 1000, folder)
     seen.show()
