@@ -5,8 +5,14 @@ time, and releases the interpreter's lock while it works on arrays. Callers do n
 a function of this package, and :mod:`flinkray.kernels.compiled` decides when it is imported.
 """
 
-<<<<<<< HEAD
-__all__ = ["aggregates", "compiled", "snapshots"]
-=======
-__all__ = ["aggregates", "arrow_columns", "compiled", "dividing", "keys"]
->>>>>>> keys
+__all__ = [
+    "aggregates",
+    "arrow_columns",
+    "compiled",
+    "dividing",
+    "joins",
+    "keys",
+    "panes",
+    "rows",
+    "snapshots",
+]
