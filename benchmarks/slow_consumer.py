@@ -33,7 +33,7 @@ from _streams import slow_function
 
 import flinkray
 from flinkray.rpc.wire import codec
-from flinkray.streaming.network import NetworkEnvironment, NetworkSettings, Signal
+from flinkray.streaming.network import NetworkEnvironment, NetworkSettings
 from flinkray.streaming.operators.source import BLOCK_RECORDS
 from flinkray.streaming.records.elements import END_OF_INPUT, Columns
 
@@ -84,20 +84,21 @@ class Pair:
     def run(self, batches: int, pause: float) -> Run:
         self._number += 1
         partition = self._environment.create_partition(self._number, "Source", 1, buffer_timeout=0)
-        room, consumed = Signal(), Signal()
-        partition.listen(room.set)
-        partition.on_consumed(consumed.set)
+        signal = self._environment.signal()
+        partition.listen(signal.set)
+        partition.on_consumed(signal.set)
         put = partition.subpartitions[0].put
         with Watch() as memory:
             self._peer.say(f"{self._number} {pause}")
             begun = time.perf_counter()
             for number in range(batches):
                 while not partition.has_room():
-                    room.wait()
+                    signal.wait()
                 put(self.batch(number))
                 memory.look()
             put(END_OF_INPUT)
-            consumed.wait()
+            while not partition.is_consumed:
+                signal.wait()
             seconds = time.perf_counter() - begun
         self._environment.release_partition(partition)
         return Run(batches, seconds, memory.growth, int(self._peer.line()))

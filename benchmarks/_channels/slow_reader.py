@@ -12,7 +12,7 @@ import threading
 from _channels.contender import tell
 from _channels.memory import Watch
 from flinkray.rpc.wire import codec
-from flinkray.streaming.network import ChannelSource, NetworkEnvironment, Signal
+from flinkray.streaming.network import ChannelSource, NetworkEnvironment
 from flinkray.streaming.records.elements import EndOfInput
 
 SECRET = b"benchmark".ljust(32)
@@ -26,7 +26,7 @@ def main(node: str, address: str) -> None:
     for line in sys.stdin:
         partition, seconds = line.split()
         gate = environment.create_gate("Sink", [ChannelSource(int(partition), 0, producer)])
-        woken = Signal()
+        woken = environment.signal()
         gate.listen(woken.set)
         with Watch() as memory:
             gate.request()
