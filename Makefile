@@ -37,6 +37,7 @@ KERNELS := $(VENV)/.kernels
 $(KERNELS): setup.py $(wildcard flinkray/kernels/*.[ch]) $(READY)
 	@rm -f flinkray/kernels/*.so
 	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@ls flinkray/kernels/*.so >/dev/null 2>&1 || ! command -v cc >/dev/null
 	@touch $@
 
 demo: $(KERNELS)

@@ -128,77 +128,6 @@ static PyObject *aggregate(PyObject *module, PyObject *arguments)
 
 /* --- panes ------------------------------------------------------------------------------------ */
 
-#define BLOCK 64
-
-/* Returns the row up to which all times, in whole blocks of rows, are first, ..., first + last. A
-   block has no branch, so that the compiler can use vectors. *last* is less than 2**63. */
-static Py_ssize_t in_blocks(const int64_t *times, Py_ssize_t row, Py_ssize_t rows, uint64_t first,
-                            uint64_t last)
-{
-    for (; rows - row >= BLOCK; row += BLOCK) {
-        uint64_t beyond = 0; /* the highest bit: a difference is negative */
-        for (Py_ssize_t each = row; each < row + BLOCK; each++) {
-            uint64_t since = (uint64_t)times[each] - first;
-            beyond |= since | (last - since);
-        }
-        if (beyond >> 63)
-            break;
-    }
-    return row;
-}
-
-/* runs_of_panes(times, offset, size, numbers, ends): writes the number of the pane of each run of
-   rows, and the row after the run. A run is as long as possible. Returns the number of runs. */
-static PyObject *runs_of_panes(PyObject *module, PyObject *arguments)
-{
-    PyObject *objects[3];
-    long long offset, size;
-    if (!PyArg_ParseTuple(arguments, "OLLOO", &objects[0], &offset, &size, &objects[1],
-                          &objects[2]))
-        return NULL;
-    Array arrays[3];
-    static const Py_ssize_t sizes[] = {8, 8, 8};
-    static const bool are_written[] = {false, true, true};
-    if (size <= 0) {
-        PyErr_SetString(PyExc_ValueError, "panes have a positive size");
-        return NULL;
-    }
-    if (!take_arrays(objects, arrays, sizes, are_written, 3))
-        return NULL;
-    const int64_t *times = arrays[0].data;
-    int64_t *numbers = arrays[1].data, *ends = arrays[2].data;
-    Py_ssize_t rows = arrays[0].length, row = 0, runs = 0;
-    if (arrays[1].length < rows || arrays[2].length < rows) {
-        release_arrays(arrays, 3);
-        PyErr_SetString(PyExc_ValueError, "there may be as many runs as rows");
-        return NULL;
-    }
-    PyThreadState *saved = rows < FEW_ROWS ? NULL : PyEval_SaveThread();
-    while (row < rows) {
-        /* Differences of times wrap at 64 bits, as in NumPy. */
-        int64_t time = (int64_t)((uint64_t)times[row] - (uint64_t)offset);
-        int64_t rest = time % size < 0 ? time % size + size : time % size;
-        int64_t number = time / size - (time % size < 0);
-        /* The pane has the times first, ..., first + length - 1, without those beyond 64 bits. */
-        int64_t before = time < INT64_MIN + rest ? time - INT64_MIN : rest;
-        int64_t after = size - 1 - rest;
-        if (time > INT64_MAX - after)
-            after = INT64_MAX - time;
-        uint64_t first = (uint64_t)times[row] - (uint64_t)before;
-        uint64_t length = (uint64_t)before + (uint64_t)after + 1;
-        Py_ssize_t begin = row;
-        while (row < rows && (uint64_t)times[row] - first < length)
-            if ((++row - begin) % BLOCK == 0) /* maybe a long run */
-                row = in_blocks(times, row, rows, first, length - 1);
-        numbers[runs] = number;
-        ends[runs++] = row;
-    }
-    if (saved != NULL)
-        PyEval_RestoreThread(saved);
-    release_arrays(arrays, 3);
-    return PyLong_FromSsize_t(runs);
-}
-
 /* Rows that are handled by one step before the next step: their slots stay in the nearest cache. */
 #define ROWS_AT_ONCE 4096
 
@@ -387,7 +316,6 @@ static PyObject *add_to_panes(PyObject *module, PyObject *arguments)
 
 static PyMethodDef functions[] = {
     {"aggregate", aggregate, METH_VARARGS, NULL},
-    {"runs_of_panes", runs_of_panes, METH_VARARGS, NULL},
     {"add_to_panes", add_to_panes, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -22,8 +22,8 @@ static Py_ssize_t end_of_window(const Side *side, Py_ssize_t row)
 
 /* Counts the pairs, or writes their rows to *lefts* and *rights* if these are not NULL.
    Pairs are in the order of their window, then of their left row, then of their right row.
-   *found* has an item for each key, all 0 before and after: in a window, the number of right rows
-   with the key or, if pairs are written, the first of these rows, plus 1. *next*: the next right
+   *found* has an item for each key, all 0 before: in a window, the number of right rows with the
+   key or, if pairs are written, the first of these rows, plus 1. *next*: the next right
    row with the same key, plus 1. */
 static Py_ssize_t match(const Side *left, const Side *right, int32_t *found, Py_ssize_t keys,
                         int32_t *next, int64_t *lefts, int64_t *rights, Py_ssize_t room)
@@ -75,42 +75,50 @@ static Py_ssize_t match(const Side *left, const Side *right, int32_t *found, Py_
     return pairs;
 }
 
-/* match_rows(left windows, left keys, right windows, right keys, found[, next, lefts, rights]):
+/* match_rows(left windows, left keys, right windows, right keys, number of keys[, lefts, rights]):
    returns the number of pairs. */
 static PyObject *match_rows(PyObject *module, PyObject *arguments)
 {
-    PyObject *objects[8] = {NULL};
-    if (!PyArg_ParseTuple(arguments, "OOOOO|OOO", &objects[0], &objects[1], &objects[2],
-                          &objects[3], &objects[4], &objects[5], &objects[6], &objects[7]))
+    PyObject *objects[6] = {NULL};
+    Py_ssize_t keys;
+    if (!PyArg_ParseTuple(arguments, "OOOOn|OO", &objects[0], &objects[1], &objects[2],
+                          &objects[3], &keys, &objects[4], &objects[5]))
         return NULL;
-    if (objects[5] != NULL && objects[7] == NULL)
-        return PyErr_Format(PyExc_TypeError, "next, lefts and rights are given together");
-    Array arrays[8] = {0};
-    static const Py_ssize_t sizes[] = {8, 4, 8, 4, 4, 4, 8, 8};
-    static const bool are_written[] = {false, false, false, false, true, true, true, true};
-    int number = objects[5] == NULL ? 5 : 8;
+    if (keys < 0 || (objects[4] != NULL && objects[5] == NULL))
+        return PyErr_Format(PyExc_TypeError, "wrong number of keys, or of arrays");
+    Array arrays[6] = {0};
+    static const Py_ssize_t sizes[] = {8, 4, 8, 4, 8, 8};
+    static const bool are_written[] = {false, false, false, false, true, true};
+    int number = objects[4] == NULL ? 4 : 6;
     if (!take_arrays(objects, arrays, sizes, are_written, number))
         return NULL;
     Side left = {arrays[0].data, arrays[1].data, arrays[0].length};
     Side right = {arrays[2].data, arrays[3].data, arrays[2].length};
-    if (arrays[1].length != left.rows || arrays[3].length != right.rows ||
-        right.rows >= INT32_MAX ||
-        (number == 8 &&
-         (arrays[5].length != right.rows || arrays[6].length != arrays[7].length))) {
-        release_arrays(arrays, number);
-        return PyErr_Format(PyExc_ValueError, "arrays of one side differ in length");
+    PyObject *result = NULL;
+    int32_t *found = PyMem_Calloc(keys, sizeof(int32_t));
+    int32_t *next = PyMem_Calloc(right.rows, sizeof(int32_t));
+    if (found == NULL || next == NULL) {
+        PyErr_NoMemory();
+    } else if (arrays[1].length != left.rows || arrays[3].length != right.rows ||
+               right.rows >= INT32_MAX || arrays[4].length != arrays[5].length) {
+        PyErr_Format(PyExc_ValueError, "arrays of one side differ in length");
+    } else {
+        PyThreadState *saved = left.rows + right.rows < FEW_ROWS ? NULL : PyEval_SaveThread();
+        Py_ssize_t pairs = match(&left, &right, found, keys, next, arrays[4].data, arrays[5].data,
+                                 arrays[4].length);
+        if (saved != NULL)
+            PyEval_RestoreThread(saved);
+        if (pairs == WRONG_KEY)
+            PyErr_Format(PyExc_IndexError, "the key of a row is out of range");
+        else if (pairs == NO_ROOM)
+            PyErr_Format(PyExc_ValueError, "there are more pairs than room for them");
+        else
+            result = PyLong_FromSsize_t(pairs);
     }
-    PyThreadState *saved = left.rows + right.rows < FEW_ROWS ? NULL : PyEval_SaveThread();
-    Py_ssize_t pairs = match(&left, &right, arrays[4].data, arrays[4].length, arrays[5].data,
-                             arrays[6].data, arrays[7].data, arrays[6].length);
-    if (saved != NULL)
-        PyEval_RestoreThread(saved);
+    PyMem_Free(found);
+    PyMem_Free(next);
     release_arrays(arrays, number);
-    if (pairs == WRONG_KEY)
-        return PyErr_Format(PyExc_IndexError, "the key of a row is out of range");
-    if (pairs == NO_ROOM)
-        return PyErr_Format(PyExc_ValueError, "there are more pairs than room for them");
-    return PyLong_FromSsize_t(pairs);
+    return result;
 }
 
 static PyMethodDef functions[] = {

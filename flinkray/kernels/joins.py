@@ -22,8 +22,7 @@ def matching_rows(left: Side, right: Side, keys: int) -> tuple[Places, Places]:
         plain(right.windows, np.int64),
         plain(right.keys, np.int32),
     )
-    found = np.zeros(keys, np.int32)
-    pairs = native.match_rows(*sides, found)
+    pairs = native.match_rows(*sides, keys)
     lefts, rights = np.empty(pairs, np.int64), np.empty(pairs, np.int64)
-    native.match_rows(*sides, found, np.empty(len(right.keys), np.int32), lefts, rights)
+    native.match_rows(*sides, keys, lefts, rights)
     return lefts, rights

@@ -99,7 +99,10 @@ static int add_all(PyObject *module)
     for (size_t each = 0; each < sizeof all / sizeof *all; each++)
         if (all[each](module) < 0)
             return -1;
-    return 0;
+    PyObject *sources = PyLong_FromUnsignedLong(SOURCES);
+    int added = sources == NULL ? -1 : PyModule_AddObjectRef(module, "sources", sources);
+    Py_XDECREF(sources);
+    return added;
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, add_all}, {0, NULL}};

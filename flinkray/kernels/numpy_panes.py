@@ -20,6 +20,8 @@ Times = npt.NDArray[np.int64]
 
 _SLICED = 1024
 """Most panes that a batch may span to be divided by search. In a longer span most are empty."""
+_NO_WRAP = 1 << 61
+"""Differences of times and offsets below this number do not wrap at 64 bits."""
 
 
 class Runs(NamedTuple):
@@ -54,9 +56,10 @@ def runs_of_panes(times: Times, offset: int, size: int) -> Runs:
     Panes have *size* milliseconds; one of them begins at *offset*."""
     if not len(times):
         return Runs(np.empty(0, np.int64), np.empty(0, np.int64))
-    bounds = np.array([times.min(), times.max()])
-    first, last = panes_of(bounds, offset, size).tolist()
-    if 0 <= last - first <= _SLICED and not (times[1:] < times[:-1]).any():
+    least, most = int(times.min()), int(times.max())
+    first, last = (least - offset) // size, (most - offset) // size
+    has_no_wrap = min(least, offset) > -_NO_WRAP and max(most, offset, size) < _NO_WRAP
+    if has_no_wrap and last - first <= _SLICED and not (times[1:] < times[:-1]).any():
         begins = np.arange(first + 1, last + 1) * size + offset
         ends = np.append(np.searchsorted(times, begins), len(times))
         is_run = np.diff(ends, prepend=0) > 0

@@ -11,17 +11,7 @@ from flinkray.kernels import numpy_panes
 from flinkray.kernels.aggregates import code_of, plain, taken_values
 from flinkray.kernels.compiled import native
 from flinkray.kernels.numpy_aggregates import Slots, Values
-from flinkray.kernels.numpy_panes import Runs, Step, Times
-
-
-def runs_of_panes(times: Times, offset: int, size: int) -> Runs:
-    """Divide rows with these times into runs of rows in the same pane.
-    Panes have *size* milliseconds; one of them begins at *offset*."""
-    if native is None:
-        return numpy_panes.runs_of_panes(times, offset, size)
-    numbers, ends = np.empty(len(times), np.int64), np.empty(len(times), np.int64)
-    found = native.runs_of_panes(plain(times, np.int64), offset, size, numbers, ends)
-    return Runs(numbers[:found], ends[:found])
+from flinkray.kernels.numpy_panes import Step
 
 
 def add_to_panes(

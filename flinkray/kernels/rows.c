@@ -499,7 +499,8 @@ static PyObject *process_each(PyObject *module, PyObject *arguments)
         times = iterator_of(all_times);
     }
     to.stamps = Py_XNewRef(times); /* new_portion puts a list in its place */
-    bool done = PyErr_Occurred() == NULL && new_portion(&to);
+    records = PyErr_Occurred() == NULL ? PyObject_GetIter(records) : NULL;
+    bool done = records != NULL && new_portion(&to);
     done = done && (times != NULL || set_stamp(&to, Py_None)); /* without times, seldom set */
     while (done && (value = PyIter_Next(records)) != NULL) {
         if (keys != NULL && (key = PyIter_Next(keys)) == NULL)
@@ -523,6 +524,7 @@ static PyObject *process_each(PyObject *module, PyObject *arguments)
     Py_XDECREF(value);
     Py_XDECREF(key);
     Py_XDECREF(stamp);
+    Py_XDECREF(records);
     Py_XDECREF(keys);
     Py_XDECREF(times);
     Py_XDECREF(type);
@@ -630,7 +632,8 @@ static PyObject *add_to_panes(PyObject *arguments, Folding into)
     PyObject *value = NULL, *key = NULL, *stamp = NULL;
     if (keys != NULL)
         times = PyObject_GetIter(all_times);
-    bool done = times != NULL;
+    records = times == NULL ? NULL : PyObject_GetIter(records);
+    bool done = records != NULL;
     for (Py_ssize_t place = 0; done && (value = PyIter_Next(records)) != NULL; place++) {
         if ((key = PyIter_Next(keys)) == NULL || (stamp = PyIter_Next(times)) == NULL)
             break;
@@ -654,6 +657,7 @@ static PyObject *add_to_panes(PyObject *arguments, Folding into)
     Py_XDECREF(value);
     Py_XDECREF(key);
     Py_XDECREF(stamp);
+    Py_XDECREF(records);
     Py_XDECREF(keys);
     Py_XDECREF(times);
     Py_XDECREF(into.panes);

@@ -157,7 +157,7 @@ static PyObject *read_rows(PyObject *values, bool is_dictionary, Py_ssize_t *pos
     ObjectColumn columns[2] = {{0}, {0}};
     PyObject *block[2][BLOCK] = {{NULL}};
     int width = is_dictionary ? 2 : 1;
-    bool fits = rows > 0 && rows <= PyObject_Size(values), is_list = PyList_Check(values);
+    bool fits = rows > 0 && rows <= PyObject_Size(values), is_list = PyList_CheckExact(values);
     for (Py_ssize_t begin = 0; fits && begin < rows; begin += BLOCK) {
         Py_ssize_t number = rows - begin < BLOCK ? rows - begin : BLOCK;
         for (Py_ssize_t row = 0; fits && row < number; row++) {
@@ -192,10 +192,8 @@ static PyObject *columns_of(PyObject *module, PyObject *arguments)
     int depth;
     if (!PyArg_ParseTuple(arguments, "Oi", &values, &depth))
         return NULL;
-    if (!PyList_Check(values) && !PyTuple_Check(values)) {
-        PyErr_SetString(PyExc_TypeError, "columns are made of a list or a tuple");
-        return NULL;
-    }
+    if (!PyList_CheckExact(values) && !PyTuple_CheckExact(values)) /* a subclass has a size of its own */
+        Py_RETURN_NONE;
     return read_rows(values, false, NULL, PyObject_Size(values), depth);
 }
 
@@ -206,131 +204,14 @@ static PyObject *columns_of_entries(PyObject *module, PyObject *arguments)
     int depth;
     if (!PyArg_ParseTuple(arguments, "O!nni", &PyDict_Type, &entries, &position, &rows, &depth))
         return NULL;
+    if (!PyDict_CheckExact(entries))
+        Py_RETURN_NONE;
     return read_rows(entries, true, &position, rows, depth);
-}
-
-/* Where a text is. */
-typedef struct {
-    const char *letters;
-    int64_t length;
-} Text;
-
-/* Adds the texts of one array to *texts*. Returns false if an offset is wrong. */
-static bool add_texts(Text *texts, const Array *offsets, const Array *letters)
-{
-    const int64_t *offset = offsets->data;
-    for (Py_ssize_t row = 0; row + 1 < offsets->length; row++) {
-        if (offset[row] < 0 || offset[row + 1] < offset[row] || offset[row + 1] > letters->length)
-            return false;
-        texts[row].letters = (const char *)letters->data + offset[row];
-        texts[row].length = offset[row + 1] - offset[row];
-    }
-    return true;
-}
-
-/* Returns false if an index in *order* is wrong. Writes the offsets of the texts in this order. */
-static bool measure(const Text *texts, Py_ssize_t number, const int64_t *order, Py_ssize_t rows,
-                    int64_t *offsets)
-{
-    offsets[0] = 0;
-    for (Py_ssize_t row = 0; row < rows; row++) {
-        int64_t index = order[row], length;
-        if (index < 0 || index >= number)
-            return false;
-        length = texts[index].length;
-        if (length > INT64_MAX - offsets[row]) /* one text may be taken many times */
-            return false;
-        offsets[row + 1] = offsets[row] + length;
-    }
-    return true;
-}
-
-static void copy_texts(const Text *texts, const int64_t *order, Py_ssize_t rows,
-                       const int64_t *offsets, char *to)
-{
-    for (Py_ssize_t row = 0; row < rows; row++) {
-        if (row + AHEAD < rows)
-            PREFETCH(texts[order[row + AHEAD]].letters);
-        memcpy(to + offsets[row], texts[order[row]].letters, texts[order[row]].length);
-    }
-}
-
-/* Returns (offsets, letters) of the texts in *arrays* at the indices *order*.
-   arrays: their buffers (offsets, letters, offsets, letters, ...). */
-static PyObject *take(const Array *arrays, Py_ssize_t number_of_arrays, const Array *order)
-{
-    Py_ssize_t number = 0, rows = order->length, begin = 0;
-    for (Py_ssize_t array = 0; array < number_of_arrays; array += 2)
-        number += arrays[array].length > 0 ? arrays[array].length - 1 : 0;
-    Text *texts = PyMem_Malloc((number > 0 ? number : 1) * sizeof(Text));
-    PyObject *offsets = PyBytes_FromStringAndSize(NULL, (rows + 1) * sizeof(int64_t));
-    PyObject *letters = NULL;
-    if (texts == NULL)
-        PyErr_NoMemory();
-    if (texts == NULL || offsets == NULL)
-        goto failed;
-    int64_t *ends = (int64_t *)PyBytes_AsString(offsets);
-    PyThreadState *saved = rows < FEW_ROWS ? NULL : PyEval_SaveThread();
-    bool is_right = true;
-    for (Py_ssize_t array = 0; is_right && array < number_of_arrays; array += 2) {
-        is_right = add_texts(texts + begin, &arrays[array], &arrays[array + 1]);
-        begin += arrays[array].length > 0 ? arrays[array].length - 1 : 0;
-    }
-    is_right = is_right && measure(texts, number, order->data, rows, ends);
-    if (saved != NULL)
-        PyEval_RestoreThread(saved);
-    if (!is_right) {
-        PyErr_SetString(PyExc_IndexError, "an offset or an index is out of range");
-        goto failed;
-    }
-    letters = PyBytes_FromStringAndSize(NULL, ends[rows]);
-    if (letters == NULL)
-        goto failed;
-    saved = rows < FEW_ROWS ? NULL : PyEval_SaveThread();
-    copy_texts(texts, order->data, rows, ends, PyBytes_AsString(letters));
-    if (saved != NULL)
-        PyEval_RestoreThread(saved);
-    PyMem_Free(texts);
-    return Py_BuildValue("NN", offsets, letters);
-failed:
-    PyMem_Free(texts);
-    Py_XDECREF(offsets);
-    return NULL;
-}
-
-static PyObject *take_texts(PyObject *module, PyObject *arguments)
-{
-    PyObject *buffers, *order;
-    if (!PyArg_ParseTuple(arguments, "O!O", &PyTuple_Type, &buffers, &order))
-        return NULL;
-    Py_ssize_t number = PyTuple_Size(buffers), taken = 0;
-    PyObject *result = NULL;
-    Array *arrays = PyMem_Calloc(number + 1, sizeof(Array));
-    if (arrays == NULL)
-        return PyErr_NoMemory();
-    if (number % 2 != 0) {
-        PyErr_SetString(PyExc_ValueError, "each array has offsets and letters");
-        goto done;
-    }
-    if (!take_array(order, &arrays[number], sizeof(int64_t), false))
-        goto done;
-    for (; taken < number; taken++)
-        if (!take_array(PyTuple_GetItem(buffers, taken), &arrays[taken],
-                        taken % 2 ? 1 : sizeof(int64_t), false))
-            break;
-    if (taken == number)
-        result = take(arrays, number, &arrays[number]);
-    release_arrays(arrays, taken);
-    release_arrays(&arrays[number], 1);
-done:
-    PyMem_Free(arrays);
-    return result;
 }
 
 static PyMethodDef functions[] = {
     {"columns_of", columns_of, METH_VARARGS, NULL},
     {"columns_of_entries", columns_of_entries, METH_VARARGS, NULL},
-    {"take_texts", take_texts, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,4 +1,4 @@
-"""Columns of plain Python values for snapshots, and the texts of such columns in another order."""
+"""Columns of plain Python values for snapshots."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from flinkray.kernels.compiled import native
@@ -52,21 +51,3 @@ def _plain(found: tuple[Any, ...], rows: int) -> Plain:
     if kind in _NUMBERS:
         return pa.array(np.frombuffer(parts[0], _NUMBERS[kind]))
     return pa.Array.from_buffers(_TEXTS[kind], rows, [None, *map(pa.py_buffer, parts)])
-
-
-def take_texts(arrays: Sequence[pa.Array], order: npt.NDArray[np.intp]) -> pa.Array:
-    """Return the values of *arrays*, joined in this order, at the indices *order*.
-    *arrays*: of one type, ``large_string`` or ``large_binary``. Raises IndexError: an index is
-    negative or too large."""
-    if native is None or any(array.null_count for array in arrays):
-        return pa.concat_arrays(arrays).take(pa.array(order))
-    buffers = tuple(buffer for array in arrays for buffer in _buffers(array))
-    found = native.take_texts(buffers, np.ascontiguousarray(order, np.int64))
-    return pa.Array.from_buffers(arrays[0].type, len(order), [None, *map(pa.py_buffer, found)])
-
-
-def _buffers(array: pa.Array) -> tuple[Any, Any]:
-    """Return the offsets and the letters of an array of texts."""
-    _, offsets, letters = array.buffers()
-    part = b"" if not len(array) else offsets.slice(8 * array.offset, 8 * (len(array) + 1))
-    return part, b"" if letters is None else letters

@@ -30,7 +30,6 @@ _ARRAYS: dict[type, pa.DataType] = {
     int: pa.int64(),
     float: pa.float64(),
 }
-_TEXT_TYPES = (pa.large_string(), pa.large_binary())
 _MOST_NESTED = 4
 """Number of levels of nested tuples that are divided into columns."""
 
@@ -60,8 +59,7 @@ class ValueColumn(ABC):
 
 class ArrayColumn(ValueColumn):
     """A column of texts, bytes, integers or floating-point numbers, without nulls.
-    *arrays*: one or several arrays of one type, one after another. Texts are not put together
-    before they are sorted, so that their letters are copied once."""
+    *arrays*: one or several arrays of one type, one after another."""
 
     def __init__(self, *arrays: pa.Array) -> None:
         self.arrays = arrays
@@ -82,8 +80,6 @@ class ArrayColumn(ValueColumn):
         return sum(map(len, self.arrays))
 
     def take(self, order: Order) -> ArrayColumn:
-        if self.shape in _TEXT_TYPES:
-            return ArrayColumn(snapshots.take_texts(self.arrays, order))
         return ArrayColumn(self.array.take(pa.array(order)))
 
     def slice(self, begin: int, end: int) -> ArrayColumn:

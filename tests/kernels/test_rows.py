@@ -332,3 +332,9 @@ def test_windows_get_the_contents_of_the_python_code(
 ) -> None:
     told = windows_story(rows, stamped, appends)
     assert told == windows_story(python_rows, stamped, appends)
+
+
+@pytest.mark.parametrize("which", [rows, python_rows])
+def test_records_that_are_no_iterator_raise_type_error(which: Any) -> None:
+    with pytest.raises(TypeError):
+        which.append_panes(5, [], [], lambda time: None, lambda *arguments: None)

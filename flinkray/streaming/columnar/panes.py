@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flinkray.kernels.numpy_aggregates import Values, start_of
-from flinkray.kernels.numpy_panes import Step, Times, upper_halves
-from flinkray.kernels.panes import add_to_panes, runs_of_panes
+from flinkray.kernels.numpy_panes import Step, Times, runs_of_panes, upper_halves
+from flinkray.kernels.panes import add_to_panes
 from flinkray.state.columnar_table import ColumnarTable, NamespaceArrays
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Columns

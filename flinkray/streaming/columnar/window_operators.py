@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 
 from flinkray.kernels.joins import matching_rows
 from flinkray.kernels.numpy_joins import Side
-from flinkray.kernels.numpy_panes import Times
-from flinkray.kernels.panes import runs_of_panes
+from flinkray.kernels.numpy_panes import Times, runs_of_panes
 from flinkray.state.key_group_assignment import KeyHash
 from flinkray.state.key_numbers import KeyNumbers, Slots
 from flinkray.state.row_table import RowTable
