@@ -86,7 +86,7 @@ class OfPairs(OfBoth):
     and a value of the second stream in the window, and returns the results."""
 
     def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterable[Any]:
-        records = list(inputs)
+        records = inputs if type(inputs) is list else list(inputs)
         if len(records) > 2:
             return super().apply(key, window, records)
         sides = dict(records)

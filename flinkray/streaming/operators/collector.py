@@ -63,7 +63,8 @@ class Collector:
         if results is None:
             return
         own, values, limit = self._own, self._values, self._limit
-        _refuse_single(results)
+        if type(results) is not tuple and type(results) is not list:
+            _refuse_single(results)
         for result in results:
             values.append(own(result))
             if timestamp is not None:
