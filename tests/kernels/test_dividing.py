@@ -69,7 +69,7 @@ def test_parts_of_a_batch_equal_those_that_arrow_takes(case: Any) -> None:
             assert stamps.tolist() == other_stamps.tolist()
 
 
-def test_large_batch_is_divided_without_the_lock_and_its_buffers_are_aligned_and_exact() -> None:
+def test_large_batch_is_divided_without_the_lock_into_aligned_and_exact_buffers() -> None:
     rows = 50_000
     numbers = np.arange(rows)
     texts = pa.array([None if n % 7 == 0 else "x" * (n % 40) for n in range(rows)])

@@ -70,7 +70,7 @@ def stream(client: ClusterClient, seen: Path) -> JobHandle:
     return client.job(env.execute_async("numbers").get_job_id())
 
 
-def test_processes_of_an_ended_job_wait_for_the_next_one_unless_they_ran_code_of_users(
+def test_processes_of_an_ended_job_wait_for_the_next_unless_they_ran_user_code(
     ray_cluster: object, tmp_path: Path
 ) -> None:
     with flinkray.connect(cluster_id=CLUSTER_ID) as client:
