@@ -6,13 +6,14 @@ READY := $(VENV)/.ready
 # Where it is set, each of the hundreds of processes that tests start would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-system test-all test-spark4 test-rest-clients test-matrix docs simulate safeguards weight mutants lint format bench coverage-page clean
+.PHONY: help demo test test-without-kernels test-system test-all test-spark4 test-rest-clients test-matrix docs simulate safeguards weight mutants lint format bench coverage-page clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo    run the examples: 336,776 flights through PySpark, and as events despite a kill'
 	@echo 'make test    lint, types, all tests without real parts, and one or two of each real part'
 	@echo 'make test-system  the other tests of real parts: Ray, Spark, Kafka, PostgreSQL, ZooKeeper, browser'
+	@echo 'make test-without-kernels  the tests of state, operators and the API, with FLINKRAY_KERNELS=off'
 	@echo 'make test-all  all of these, and the slow ones'
 	@echo 'make test-spark4  the tests of Spark stages on Spark 4, in an environment of its own'
 	@echo 'make test-rest-clients  Flink'"'"'s own command line and schemathesis against the REST endpoint'
@@ -69,16 +70,18 @@ lint: $(READY)
 PROCESSES := 2
 PYTEST := $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadscope
 FAST := not slow and not safeguards
-# What the kernels do is tested without them first.
-WITHOUT_KERNELS := tests/kernels tests/state tests/streaming tests/datastream
 test: $(KERNELS)
 	@mkdir -p build; start=$$(date +%s); $(LINT) && \
-	$(if $(PYTEST_ARGS),,FLINKRAY_KERNELS=off $(PYTEST) -m '$(FAST) and not system' -q $(WITHOUT_KERNELS) && )\
 	$(PYTEST) -m '$(FAST) and (smoke or not system)' $(PYTEST_ARGS)$(if $(PYTEST_ARGS),, && \
 	echo $$(($$(date +%s) - start)) > build/make-test-seconds)
 
 test-system: $(KERNELS)
 	@$(PYTEST) -m '$(FAST) and system and not smoke' $(PYTEST_ARGS)
+
+# What the kernels do, without them.
+test-without-kernels: $(READY)
+	@FLINKRAY_KERNELS=off $(PYTEST) -m '$(FAST) and not system' $(PYTEST_ARGS) \
+	    tests/kernels tests/state tests/streaming/operators tests/streaming/test_*.py tests/datastream
 
 test-all: lint
 	@$(PYTEST) $(PYTEST_ARGS)
