@@ -180,11 +180,12 @@ class SpareTaskProcesses:
             process = await deadlines.within(START_TIMEOUT, self._start_process(name, is_ahead))
         except asyncio.TimeoutError:
             self._starting -= 1
-            self._could_not_start(f"{name} could not be started within {START_TIMEOUT:g} s")
+            cause = f"{name} could not be started within {START_TIMEOUT:g} s"
+            self._could_not_start(cause, is_ahead)
             return
         except Exception as error:  # noqa: BLE001 - whatever the new process raised while it started
             self._starting -= 1
-            self._could_not_start(f"{name} could not be started: {summary_of(error)}")
+            self._could_not_start(f"{name} could not be started: {summary_of(error)}", is_ahead)
             return
         self._starting -= 1
         if self._requests:
@@ -195,12 +196,14 @@ class SpareTaskProcesses:
         self._ready[process] = watch
         self._fill()
 
-    def _could_not_start(self, cause: str) -> None:
+    def _could_not_start(self, cause: str, is_ahead: bool) -> None:
+        """Start others after a pause. *is_ahead*: no job waited when the start began; a job that
+        waits now gets a start of its own, which no lower priority slows down."""
         log.warning("%s", cause)
         if not self._is_pausing:
             self._is_pausing = True
             self._endpoint.schedule_run_async(RESTART_PAUSE, self._pause_over)
-        if self._requests:
+        if self._requests and not is_ahead:
             self._requests.popleft().on_failed(cause)
 
     def _pause_over(self) -> None:

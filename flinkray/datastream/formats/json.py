@@ -42,6 +42,8 @@ _Convert = Callable[[Any], Any]
 
 _BETWEEN = secrets.token_hex(16)
 """Text that no message contains. It separates messages that are read together."""
+_MOST_TOGETHER = 1 << 18
+"""Bytes of messages from which on no more are read together: other threads wait meanwhile."""
 
 
 class JsonValueSchema(SerializationSchema, DeserializationSchema):
@@ -58,20 +60,34 @@ class JsonValueSchema(SerializationSchema, DeserializationSchema):
         return json.loads(message)
 
     def deserialize_all(self, messages: Sequence[bytes]) -> list[Any]:
-        """Return the messages' values. They are read as one list, in which a text stands between
+        """Return the messages' values. Short messages are read together."""
+        if type(self).deserialize is not JsonValueSchema.deserialize:
+            return super().deserialize_all(messages)
+        values: list[Any] = []
+        together: list[bytes] = []
+        size = 0
+        for message in messages:
+            together.append(message)
+            size += len(message)
+            if size >= _MOST_TOGETHER:
+                values += self._read_together(together)
+                together, size = [], 0
+        return values + self._read_together(together)
+
+    def _read_together(self, messages: Sequence[bytes]) -> list[Any]:
+        """Return the values of messages that are read as one list, in which a text stands between
         two messages. If each second item is this text, each message is one value: a message that
         opens or closes brackets or quotes of others changes the items, or cannot be read."""
-        if type(self).deserialize is JsonValueSchema.deserialize:
-            separator = f',"{_BETWEEN}",'.encode()
-            try:
-                items: list[Any] = json.loads(str(b"[%b]" % separator.join(messages), "utf-8"))
-            except (ValueError, RecursionError):
-                pass  # another encoding than UTF-8, no JSON, or too deep by one level
-            else:
-                between = items[1::2]
-                if len(items) == 2 * len(messages) - 1 and between.count(_BETWEEN) == len(between):
-                    return items[::2]
-        return super().deserialize_all(messages)
+        separator = f',"{_BETWEEN}",'.encode()
+        try:
+            items: list[Any] = json.loads(str(b"[%b]" % separator.join(messages), "utf-8"))
+        except (TypeError, ValueError, RecursionError):
+            pass  # a text, another encoding than UTF-8, no JSON, or too deep by one level
+        else:
+            between = items[1::2]
+            if len(items) == 2 * len(messages) - 1 and between.count(_BETWEEN) == len(between):
+                return items[::2]
+        return [self.deserialize(message) for message in messages]
 
     def serialize(self, element: Any) -> bytes:
         """Return the value as JSON. Raises TypeError or ValueError: it has no JSON form."""

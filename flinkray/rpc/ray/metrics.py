@@ -6,6 +6,7 @@ nothing for the export.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
@@ -39,7 +40,7 @@ _CONNECTIONS = "flinkray_rpc_connections", "Connections to other processes."
 
 
 class MetricsExporter:
-    """Exports the metrics of one service. Only one thread at a time may call ``export``.
+    """Exports the metrics of one service.
 
     Ray puts ``ray_`` before the names. All metrics are gauges, even totals: Ray shows a counter for
     as long as the node lives, even if the process ended long ago.
@@ -53,6 +54,15 @@ class MetricsExporter:
         self._last = RpcMetrics()
         self._gauges: dict[str, Gauge] = {}
         self._shown: dict[tuple[str, ...], dict[str, str]] = {}
+        self._lock = threading.Lock()
+        self._has_ended = False
+
+    def end(self) -> None:
+        """Give all metrics NO_VALUE, because the service has ended and its process may go on."""
+        with self._lock:
+            self._has_ended = True
+            for (name, *_), tags in self._shown.items():
+                self._gauges[name].set(NO_VALUE, tags)
 
     def export(
         self,
@@ -63,6 +73,17 @@ class MetricsExporter:
     ) -> None:
         """Export the current values of all metrics of the service; those that are gone get
         NO_VALUE."""
+        with self._lock:
+            if not self._has_ended:
+                self._export(metrics, refused_frames, connections, samples)
+
+    def _export(
+        self,
+        metrics: RpcMetrics,
+        refused_frames: int,
+        connections: int,
+        samples: Iterable[MetricSample],
+    ) -> None:
         shown: dict[tuple[str, ...], dict[str, str]] = {}
         own = (
             MetricSample(*_REFUSED, refused_frames, {}),

@@ -56,8 +56,10 @@ LEFT_TIMEOUT = 2.0
 """Seconds after the end of a role in which all that it had must be gone."""
 LEFT_POLL = 0.02
 
-LOWEST_PRIORITY = 19
-"""The lowest priority (highest niceness) of a thread."""
+IMPORT_NICENESS = 5
+"""Niceness of a thread that imports modules ahead: it gets a quarter of a core on which another
+thread computes. With the highest one, 19, it would get a hundredth, and a job that then waits for
+this process would wait for a minute."""
 
 IMPORT_AHEAD_AFTER = 0.5
 """Seconds from the readiness of a prestarted process until it imports modules ahead.
@@ -362,13 +364,24 @@ class PrestartedProcess(RayProcess):
             why = f"{type(error).__name__}: {error}"
         if why:
             logger.info("%s has ended, and its process ends: %s", ended, why)
-            await run(None, self._directory.remove_prestarted, name)
-            await self._end_actor()
+            try:
+                await run(None, self._directory.remove_prestarted, name)
+            finally:
+                await self._end_actor()
             return
         logger.info("%s has ended, and its process waits for another role as %s", ended, name)
         self._turn += 1
         self._end_task = None
-        self._taking = asyncio.create_task(self._take_role())
+        self._taking = asyncio.create_task(self._take_next_role())
+
+    async def _take_next_role(self) -> None:
+        """Wait for a role after the first one, and begin it. Ends the process if that fails:
+        whoever waits for the role is then told."""
+        try:
+            await self._take_role()
+        except Exception:
+            logger.exception("%s could not take another role", self._actor_name)
+            await self._end_actor()
 
     async def _left_of(self, role: tuple[weakref.ref[Any], ...]) -> str:
         """Return what is left of a role after a moment; empty if nothing is."""
@@ -429,8 +442,8 @@ def _open_files() -> Iterator[str]:
 
 
 async def at_low_priority(fn: Callable[..., object], *args: object) -> None:
-    """Run *fn*, which imports modules, in a thread of the lowest priority: nobody waits for this
-    process, and others may need the processor.
+    """Run *fn*, which imports modules, in a thread of low priority: nobody waits for this process,
+    and others may need the processor.
 
     On Linux each thread has a priority of its own, and a process without privileges cannot raise
     it again; so the thread ends.
@@ -438,7 +451,7 @@ async def at_low_priority(fn: Callable[..., object], *args: object) -> None:
 
     def work() -> None:
         if sys.platform == "linux":
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), IMPORT_NICENESS)
         fn(*args)
 
     with ThreadPoolExecutor(1, thread_name_prefix="import") as executor:

@@ -214,17 +214,20 @@ class RayRpcService(BaseRpcService):
 
     async def _export_metrics(self) -> None:
         exporter = MetricsExporter(self.namespace, self.process_name)
-        while (interval := self.metrics_export_interval) > 0:
-            await asyncio.sleep(interval)
-            if self.metrics_export_interval <= 0:
-                return
-            samples = [sample for sampler in self.samplers for sample in sampler()]
-            figures = self.metrics, self.refused_frames, len(self.connections()), samples
-            try:
-                exported = self.loop.run_in_executor(None, exporter.export, *figures)
-            except RuntimeError:  # the interpreter is ending, and nobody closed this service
-                return
-            await exported
+        try:
+            while (interval := self.metrics_export_interval) > 0:
+                await asyncio.sleep(interval)
+                if self.metrics_export_interval <= 0:
+                    return
+                samples = [sample for sampler in self.samplers for sample in sampler()]
+                figures = self.metrics, self.refused_frames, len(self.connections()), samples
+                try:
+                    exported = self.loop.run_in_executor(None, exporter.export, *figures)
+                except RuntimeError:  # the interpreter is ending, and nobody closed this service
+                    return
+                await exported
+        finally:
+            exporter.end()
 
     # --- being reached ------------------------------------------------------------------------
 

@@ -274,7 +274,7 @@ class Connection:
                 return True
         except OSError as error:
             reason = f"the connection broke: {error}"
-        except (WireFormatError, ValueError, TypeError, LookupError) as error:
+        except Exception as error:  # noqa: BLE001 - other connections must go on being read
             reason = f"the connection was given up: {error}"
             logger.warning("%s: %s", self.peer, reason)
         self.fail(reason)

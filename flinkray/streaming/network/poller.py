@@ -29,6 +29,9 @@ STALL: Final = 0.005
 POLL_INTERVAL: Final = 0.0005
 """Least seconds between two looks at the sockets by tasks that are not waiting."""
 
+LONGEST_SLEEP: Final = 3600.0
+"""Most seconds of one sleep at the sockets: epoll takes no more than 24 days."""
+
 
 _Events = Sequence[tuple[selectors.SelectorKey, int]]
 
@@ -90,10 +93,11 @@ class Poller:
         """Watch a connection until it ends. Raises RuntimeError: no thread can be started."""
         with self._lock:
             if self._helper is None:
-                self._helper = threading.Thread(
+                helper = threading.Thread(
                     target=self._help, name=f"exchange {self._name}", daemon=True
                 )
-                self._helper.start()
+                helper.start()
+                self._helper = helper
             number = polled.fileno()
             self._sockets[number] = polled
             self._selector.register(number, selectors.EVENT_READ)
@@ -157,10 +161,11 @@ class Poller:
                 self._sleeper = signal  # from here on, whoever sets the signal wakes this thread
                 if signal.take():
                     return True
-                rest = None if deadline is None else deadline - time.monotonic()
-                if rest is not None and rest <= 0:
-                    return False
-                self._sleep(rest)
+                rest = LONGEST_SLEEP if deadline is None else deadline - time.monotonic()
+                # Also a wait of no time reads: the helper leaves the sockets to threads that wait.
+                self._sleep(min(max(rest, 0.0), LONGEST_SLEEP))
+                if deadline is not None and time.monotonic() >= deadline:
+                    return signal.take()
         finally:
             self._sleeper = None
             self._give_turn_back()

@@ -168,11 +168,12 @@ class TlsWire(SocketWire):
                     # with a buffer to read into, ``read`` returns a number
                     return self._tls.read(len(view), view)  # type: ignore[return-value]
                 except ssl.SSLWantReadError:
-                    pass
+                    # An answer of TLS itself: a writer leaves nothing when it leaves the session.
+                    has_answer = self._outgoing.pending > 0
                 except ssl.SSLZeroReturnError:
                     return 0
-            if self._outgoing.pending:
-                self._flush()  # an answer of TLS itself
+            if has_answer:
+                self._flush()
             if not self._feed(flags):
                 return 0
 

@@ -256,6 +256,18 @@ async def test_task_process_start_that_hangs_is_given_up_and_fails_its_request()
 
 
 @on_virtual_time
+async def test_starts_ahead_that_hang_fail_no_request() -> None:
+    processes = Processes(1)
+    processes.hang = {1, 2}
+    await settled()
+    processes.request()
+    await asyncio.sleep(START_TIMEOUT + RESTART_PAUSE + 1)
+    assert processes.refusals == []
+    assert processes.given == [name(3)]
+    assert processes.ahead[:3] == [True, True, False]
+
+
+@on_virtual_time
 async def test_as_many_task_processes_wait_as_jobs_have_taken_in_the_last_minutes() -> None:
     processes = Processes(1)
     processes.spares.keep(1, most=3)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from functools import partial
 from typing import Any
 
 import pytest
 
-from flinkray.streaming.network import ChannelSource, NetworkEnvironment, NetworkInputGate, poller
+from flinkray.streaming.network import (
+    ChannelSource,
+    NetworkEnvironment,
+    NetworkInputGate,
+    ProducerLostError,
+    poller,
+)
 from flinkray.streaming.network.poller import PollingSignal
 from flinkray.streaming.records.elements import END_OF_DATA, END_OF_INPUT, Barrier, Element
 from tests.streaming.network.networks import PATIENCE, Writing, in_background, network, numbers
@@ -198,3 +205,40 @@ def test_waiting_task_wakes_up_when_its_process_closes_the_channels() -> None:
         consumer.close()
         join()
         assert not task.signal.wait(0.0)
+
+
+@pytest.mark.parametrize("timeout", [0.0, 30 * 86_400.0])
+def test_task_that_waits_for_no_time_or_for_a_month_reads_what_arrives(timeout: float) -> None:
+    with network() as make:
+        producer, consumer = make("producer"), _without_helper(make("consumer"))
+        writing, task = _write(producer), _Task(consumer, producer)
+        join = in_background(partial(writing.put, numbers(7)))
+        give_up = time.monotonic() + PATIENCE
+        while (polled := task.gate.poll()) is None:
+            assert time.monotonic() < give_up
+            task.signal.wait(timeout)
+        assert len(polled[1]) == 7  # type: ignore[arg-type]
+        join()
+
+
+def test_helper_goes_on_after_a_frame_that_raises_another_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with network() as make:
+        producer, other, consumer = make("producer"), make("other"), make("consumer")
+        first, second = _write(producer), _write(other, "q")
+        failing, task = _Task(consumer, producer), _Task(consumer, other, "q")
+        first.put(numbers(1))
+        failing.next()
+
+        def refuse(*arguments: Any) -> None:
+            raise MemoryError("no room for this frame")
+
+        connection = consumer._poller._sockets
+        (of_producer,) = [it for it in connection.values() if getattr(it, "peer", "") == "producer"]
+        monkeypatch.setattr(of_producer, "read_frames", refuse)
+        first.put(numbers(1))
+        with pytest.raises(ProducerLostError, match="no room for this frame"):
+            failing.next()
+        second.put(numbers(3))
+        assert task.was_told.acquire(timeout=PATIENCE), "the helper has ended"
