@@ -92,3 +92,18 @@ def test_label_values_with_other_characters_than_ascii_are_escaped(
     assert (shown["job"], shown["vertex"]) == ("Fl\\xfcge \\udc80", "Map")
     monkeypatch.undo()
     exporter.export(RpcMetrics(), 0, 0, samples)  # by Ray's own gauge
+
+
+def test_ended_exporter_tells_nan_for_all_metrics_and_then_nothing(
+    told: list[tuple[str, float, dict[str, str]]],
+) -> None:
+    exporter = MetricsExporter("flinkray-default", "process")
+    exporter.export(RpcMetrics(), 1, 2, [of_task(1, 5.0)])
+    shown = {(name, tuple(tags.items())) for name, _, tags in told}
+    told.clear()
+    exporter.end()
+    assert {(name, tuple(tags.items())) for name, _, tags in told} == shown
+    assert all(math.isnan(value) for _, value, _ in told)
+    told.clear()
+    exporter.export(RpcMetrics(), 1, 2, [of_task(1, 6.0)])
+    assert told == []
