@@ -134,13 +134,13 @@ async def test_directory_entry_of_another_version_is_refused_and_can_be_replaced
     host = await RayRpcService.open(service.namespace, "host")
     EchoEndpoint(host).start()
     record = await record_of(host)
-    newer = encode_record(record).replace(b"ProcessRecord\x01", b"ProcessRecord\x02")
+    newer = encode_record(record).replace(b"ProcessRecord\x02", b"ProcessRecord\x03")
     key, space = b"process:host", f"rpc:{service.namespace}".encode()
     await service.run_blocking(
         partial(internal_kv._internal_kv_put, key, newer, overwrite=True, namespace=space)
     )
     with pytest.raises(
-        RpcConnectionError, match=r"process host cannot be read: .*ProcessRecord version 2"
+        RpcConnectionError, match=r"process host cannot be read: .*ProcessRecord version 3"
     ):
         await service.connect("host/echo", EchoGateway)
     await service.kill("host")
