@@ -142,7 +142,7 @@ def gap_around(file: Path, moment: float) -> float:
 
 
 def job_master_pid(directory: RayDirectory) -> int | None:
-    """Of the only one."""
+    """Return the process id of the only JobMaster; None while there is none."""
     for name in directory.names("JobMaster-"):
         record = directory.get(name)
         if record is not None:

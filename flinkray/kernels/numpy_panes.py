@@ -45,12 +45,6 @@ class Step(NamedTuple):
     halves and sums of integers, doubles for other sums, and any type for extremes."""
 
 
-def panes_of(times: Times, offset: int, size: int) -> Times:
-    """Return the number of the pane of each time."""
-    panes: Times = (times - offset) // size
-    return panes
-
-
 def runs_of_panes(times: Times, offset: int, size: int) -> Runs:
     """Divide rows with these times into runs of rows in the same pane.
     Panes have *size* milliseconds; one of them begins at *offset*."""
@@ -64,7 +58,7 @@ def runs_of_panes(times: Times, offset: int, size: int) -> Runs:
         ends = np.append(np.searchsorted(times, begins), len(times))
         is_run = np.diff(ends, prepend=0) > 0
         return Runs(np.arange(first, last + 1)[is_run], ends[is_run])
-    panes = panes_of(times, offset, size)
+    panes = (times - offset) // size
     ends = np.append(np.flatnonzero(panes[1:] != panes[:-1]) + 1, len(times))
     return Runs(panes[ends - 1], ends)
 

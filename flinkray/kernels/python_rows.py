@@ -142,12 +142,17 @@ def process_each(
     put_out: Callable[[list[Any], list[int] | None], int],
     own: Callable[[Any], Any],
     refuse: Callable[[Any], None],
+    immutable: set[type],
     limit: int,
 ) -> Portion:
+    """Call ``process(record, context)`` for each record and collect the results.
+    For each record, ``context.record_timestamp`` and, with *keys*, ``key_context.key`` are set.
+    *own* copies results that could still be changed; values of the types *immutable* cannot.
+    *limit* results are a portion, which *put_out* gets; *put_out* returns the next limit. *refuse*
+    raises an error if results cannot be iterated over. Returns the last portion."""
     nowhere: Any = _Nowhere()
     about = nowhere if context is None else context
     key_context = nowhere if keys is None else key_context
-    immutable = IMMUTABLE
     stamped = times is not None
     values: list[Any] = []
     stamps: list[Any] = []
@@ -206,6 +211,14 @@ def fold_panes(
     fold: Callable[[Any, Any], Any],
     begin: Callable[[Any, Any, Any], Any],
 ) -> None:
+    """Add each record to what the windows of its time hold for its key.
+
+    Args:
+        pane_of: is called with a time that is not in the previous pane. If it returns no windows,
+            each record of the pane goes to *add_singly*.
+        fold: (record, contents) -> new contents.
+        begin: (key, window, record) -> contents, if a window has none for the key.
+    """
     for value, key, panes in _with_panes(records, keys, times, pane_of, add_singly):
         for window, entries in panes:
             if key in entries:
@@ -221,6 +234,8 @@ def append_panes(
     pane_of: PaneOf[Appended],
     add_singly: AddSingly,
 ) -> None:
+    """Append each record to the lists of the windows of its time, at its key.
+    A new list gets a timer. *pane_of*, *add_singly*: as in :func:`fold_panes`."""
     for value, key, panes in _with_panes(records, keys, times, pane_of, add_singly):
         for window, entries, timers, changed, first_change in panes:
             place = (key, window)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flinkray.core import values
@@ -10,14 +10,12 @@ from flinkray.core.values import IMMUTABLE
 from flinkray.kernels import python_rows
 from flinkray.kernels.compiled import native
 from flinkray.kernels.python_rows import (
-    AddSingly,
-    Appended,
-    Folded,
     KeyHolder,
-    PaneOf,
-    Portion,
     ReducingHandle,
     ValueHandle,
+    append_panes,
+    fold_panes,
+    process_each,
 )
 
 __all__ = [
@@ -42,6 +40,9 @@ if native is not None and not TYPE_CHECKING:
     KeyHolder = native.KeyHolder
     ValueHandle = native.ValueHandle
     ReducingHandle = native.ReducingHandle
+    process_each = native.process_each
+    fold_panes = native.fold_panes
+    append_panes = native.append_panes
 
 
 def are_of(kinds: set[type] | frozenset[type], items: Sequence[Any]) -> bool:
@@ -77,74 +78,3 @@ def bind(
     else:
         bound: Any = handle
         bound._bind(KeyHolder, IMMUTABLE, context, entries, first_change, slow, reduce)
-
-
-def process_each(
-    process: Callable[[Any, Any], Iterable[Any] | None],
-    records: Iterator[Any],
-    context: Any,
-    keys: Iterable[Any] | None,
-    key_context: KeyHolder | None,
-    times: Iterable[int] | None,
-    put_out: Callable[[list[Any], list[int] | None], int],
-    own: Callable[[Any], Any],
-    refuse: Callable[[Any], None],
-    limit: int,
-) -> Portion:
-    """Call ``process(record, context)`` for each record and collect the results.
-    For each record, ``context.record_timestamp`` and, with *keys*, ``key_context.key`` are set.
-    *own* copies results that could still be changed. *limit* results are a portion, which *put_out*
-    gets; *put_out* returns the next limit. *refuse* raises an error if results cannot be iterated
-    over. Returns the last portion."""
-    if native is None:
-        return python_rows.process_each(
-            process, records, context, keys, key_context, times, put_out, own, refuse, limit
-        )
-    portion: Portion = native.process_each(
-        process,
-        records,
-        context,
-        keys,
-        key_context,
-        times,
-        put_out,
-        own,
-        refuse,
-        IMMUTABLE,
-        limit,
-    )
-    return portion
-
-
-def fold_panes(
-    records: Iterator[Any],
-    keys: Iterable[Any],
-    times: Iterable[int],
-    pane_of: PaneOf[Folded],
-    add_singly: AddSingly,
-    fold: Callable[[Any, Any], Any],
-    begin: Callable[[Any, Any, Any], Any],
-) -> None:
-    """Add each record to what the windows of its time hold for its key.
-
-    Args:
-        pane_of: is called with a time that is not in the previous pane. If it returns no windows,
-            each record of the pane goes to *add_singly*.
-        fold: (record, contents) -> new contents.
-        begin: (key, window, record) -> contents, if a window has none for the key.
-    """
-    which = python_rows if native is None else native
-    which.fold_panes(records, keys, times, pane_of, add_singly, fold, begin)
-
-
-def append_panes(
-    records: Iterator[Any],
-    keys: Iterable[Any],
-    times: Iterable[int],
-    pane_of: PaneOf[Appended],
-    add_singly: AddSingly,
-) -> None:
-    """Append each record to the lists of the windows of its time, at its key.
-    A new list gets a timer. *pane_of*, *add_singly*: as in :func:`fold_panes`."""
-    which = python_rows if native is None else native
-    which.append_panes(records, keys, times, pane_of, add_singly)

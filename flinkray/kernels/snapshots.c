@@ -1,10 +1,8 @@
-/* Columns of plain Python values for snapshots, and texts in another order.
-   value_columns.py and Arrow define the results. */
+/* Columns of plain Python values for snapshots. value_columns.py and Arrow define the results. */
 
 #include "kernels.h"
 
 #define BLOCK 64          /* objects that are asked for before the first of them is read */
-#define AHEAD 12          /* rows between asking for letters and reading them */
 #define MOST_EXPECTED 256 /* letters for which a row has room from the start */
 
 #ifdef __GNUC__

@@ -105,7 +105,7 @@ def pools(cluster: MiniCluster) -> list[SlotPool]:
 
 
 def slots_of_pool(cluster: MiniCluster) -> list[AllocatedSlot]:
-    """Of the only one."""
+    """Return the slots of the cluster's only SlotPool, sorted by allocation id."""
     return sorted(
         (slot for pool in pools(cluster) for slot in pool._pool.slots),
         key=lambda slot: slot.allocation_id,

@@ -150,6 +150,7 @@ def story(
             put_out,
             values.own,
             refuse,
+            IMMUTABLE,
             limit,
         )
     )
@@ -176,7 +177,17 @@ def test_loop_keeps_no_references_to_records_keys_and_results() -> None:
     def run() -> None:
         log_of(
             lambda: rows.process_each(
-                process, iter([record]), Times(), [key], context, [7], lambda *_: 1, str, refuse, 1
+                process,
+                iter([record]),
+                Times(),
+                [key],
+                context,
+                [7],
+                lambda *_: 1,
+                str,
+                refuse,
+                IMMUTABLE,
+                1,
             )
         )
         context.key = error.__traceback__ = None

@@ -328,7 +328,8 @@ async def test_first_prestarted_processes_are_all_created_at_once() -> None:
 
 @on_virtual_time
 async def test_missing_prestarted_processes_are_replaced_one_after_the_other() -> None:
-    """Those of jobs that end soon come back by themselves."""
+    """Processes of jobs that end soon come back by themselves, so the keeper waits before it starts
+    others."""
     cluster = Cluster()
     created: list[str] = []
 
@@ -419,7 +420,7 @@ async def test_silent_prestarted_process_that_was_taken_is_ended_unless_it_has_a
 
 @on_virtual_time
 async def test_prestarted_processes_beyond_the_wanted_number_are_ended_after_a_while() -> None:
-    """As many as were missing in the last minutes are no surplus."""
+    """The keeper keeps as many additional processes as were missing in the last minutes."""
     cluster = Cluster()
     cluster.add("Prestarted-5")
     keeping = cluster.driver.create_task(cluster.keeper().keep(2), "keep")

@@ -25,7 +25,7 @@ KINDS = {"JobMaster", "SlotPool", "StreamCoordinator"}
 
 
 def pids_of(job_id: JobID) -> dict[str, int]:
-    """Of the job's processes, by kind; those of tasks are left out."""
+    """Return the ids of the job's JobMaster, SlotPool and StreamCoordinator processes, by kind."""
     found = {}
     for name in DIRECTORY.names(""):
         record = DIRECTORY.get(name)

@@ -250,14 +250,17 @@ class RayDirectory:
         self._remove(_ENDING + f"{name}/{mark}".encode())
         return False
 
+    def forget_turns(self, actor_name: str) -> None:
+        """Remove what is noted of the turns of a prestarted process that ends by itself."""
+        self._remove(_TURN + actor_name.encode())
+
     def ends(self) -> list[str]:
         """Return what :meth:`forget_end` forgets, for each prestarted process that was killed."""
         return self._names(_ENDING)
 
     def forget_end(self, end: str) -> None:
         """Remove what is noted of a prestarted process that has long been killed."""
-        actor_name, _ = turn_of(end.partition("/")[0])
-        self._remove(_TURN + actor_name.encode())
+        self.forget_turns(turn_of(end.partition("/")[0])[0])
         self._remove(_ENDING + end.encode())
 
     def _starts_no_more(self, name: str) -> None:

@@ -374,6 +374,13 @@ class PrestartedProcess(RayProcess):
         self._end_task = None
         self._taking = asyncio.create_task(self._take_next_role())
 
+    async def _end_actor(self) -> None:
+        try:
+            run = asyncio.get_running_loop().run_in_executor
+            await run(None, self._directory.forget_turns, self._actor_name)
+        finally:
+            await super()._end_actor()
+
     async def _take_next_role(self) -> None:
         """Wait for a role after the first one, and begin it. Ends the process if that fails:
         whoever waits for the role is then told."""

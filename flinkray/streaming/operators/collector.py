@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from flinkray.core.values import IMMUTABLE
 from flinkray.kernels.rows import process_each
 from flinkray.streaming.errors import StreamError, text_of
 from flinkray.streaming.functions.output_tag import OutputTag
@@ -52,6 +53,7 @@ class Collector:
             self._put_out,
             self._own,
             _refuse_single,
+            IMMUTABLE,
             self.begin(block.origin),
         )
         if values:
