@@ -400,10 +400,18 @@ class World(CallObserver):
         return problems
 
     def _expects_results(self, job_id: JobID, executor: TaskExecutor) -> bool:
-        """Whether the job's JobMaster counts on results there.  Those that died with their process
-        are missed when a task reads them; until they are released, the TaskExecutor stays."""
-        return any(
-            master._scheduler.holds_partitions_on(executor._arguments.resource_id)
+        """Return whether the job's JobMaster counts on results at a TaskExecutor whose processes have
+        none. Results that died with their process are missed when a task reads them; until they are
+        released, the TaskExecutor stays."""
+        here = executor._arguments.resource_id
+        lives = any(
+            result.job_id == job_id
+            for process in self.well(TaskProcess)
+            if process.rpc_service.process_name.split("-", 2)[2] == f"{here}"
+            for result in inside.partitions_in(process)
+        )
+        return not lives and any(
+            master._scheduler.holds_partitions_on(here)
             for master in self.well(JobMaster)
             if master._job_id == job_id
         )
