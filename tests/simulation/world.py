@@ -400,9 +400,9 @@ class World(CallObserver):
         return problems
 
     def _expects_results(self, job_id: JobID, executor: TaskExecutor) -> bool:
-        """Return whether the job's JobMaster counts on results at a TaskExecutor whose processes have
-        none. Results that died with their process are missed when a task reads them; until they are
-        released, the TaskExecutor stays."""
+        """Return whether the job's JobMaster counts on results at a TaskExecutor whose processes
+        have none. Results that died with their process are missed when a task reads them; until
+        they are released, the TaskExecutor stays."""
         here = executor._arguments.resource_id
         lives = any(
             result.job_id == job_id
