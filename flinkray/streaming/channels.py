@@ -86,7 +86,10 @@ class RecordWriter:
         self.partitioner = partitioner
 
     def has_room(self) -> bool:
-        return all(channel.has_room() for channel in self.channels)
+        for channel in self.channels:  # noqa: SIM110 - all(...) takes longer
+            if not channel.has_room():
+                return False
+        return True
 
     def process_block(self, block: Block) -> None:
         for channel, part in self.partitioner.split_block(block):

@@ -25,7 +25,7 @@ from flinkray.streaming.channels import MemoryChannel, MemoryInputGate, MergingW
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.global_aggregates import LocalGlobalAggregateManager
 from flinkray.streaming.functions.metrics import MetricGroup
-from flinkray.streaming.operator_errors import OperatorError, operator_error, user_frames
+from flinkray.streaming.operator_errors import operator_error, user_frames
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.chain_builder import (
     ChainBuilder,
@@ -174,15 +174,14 @@ class LocalJob:
         return MergingWriter(channels, partitioner, result.buffer_timeout, time_service)
 
     def _open(self) -> None:
-        with self._closing_on_failure():
-            for one, parallelism in self._formats:
-                self._guarded(one, partial(one.initialize, parallelism))
-            for source in self._sources:
-                self._guarded(source, source.start)
-            for running in self._running:
-                self._guarded(running, running.open)
-            for source in self._sources:
-                self._guarded(source, source.serve)
+        for one, parallelism in self._formats:
+            self._guarded(one, partial(one.initialize, parallelism))
+        for source in self._sources:
+            self._guarded(source, source.start)
+        for running in self._running:
+            self._guarded(running, running.open)
+        for source in self._sources:
+            self._guarded(source, source.serve)
 
     # --- running ------------------------------------------------------------------------------
 
@@ -194,38 +193,31 @@ class LocalJob:
         """Do one step of every task. Returns False if there was nothing to do.
         Raises OperatorError: user code or an operator failed. The job is closed then."""
         progressed = False
-        with self._closing_on_failure():
-            for running in self._running:
-                if not running.task.finished and self._guarded(running, running.step):
-                    progressed = True
-            for source in self._sources:
-                if self._guarded(source, source.serve):
-                    progressed = True
-            if not self._formats_are_done and all(task.finished for task in self.tasks):
-                self._formats_are_done = True
-                for one, parallelism in self._formats:
-                    self._guarded(one, partial(one.finalize, parallelism))
+        for running in self._running:
+            if not running.task.finished and self._guarded(running, running.step):
+                progressed = True
+        for source in self._sources:
+            if self._guarded(source, source.serve):
+                progressed = True
+        if not self._formats_are_done and all(task.finished for task in self.tasks):
+            self._formats_are_done = True
+            for one, parallelism in self._formats:
+                self._guarded(one, partial(one.finalize, parallelism))
         return progressed
 
     def _guarded(
         self, acting: LocalTask | LocalSource | GlobalFormat, action: Callable[[], Any]
     ) -> Any:
+        """Return the result of *action*. If it fails, close the job and raise OperatorError."""
         try:
             return action()
-        except (Exception, SystemExit) as error:  # a function must not end the program
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again; SystemExit: functions must not end the program
             failure = operator_error(error, acting.name)
             error.__traceback__ = user_frames(error)
-            raise failure from error
-
-    @contextmanager
-    def _closing_on_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except OperatorError as failure:
             try:
                 self.close()
             finally:  # failures of close only follow from this one
-                raise failure
+                raise failure from error
 
     def run(self) -> None:
         """Do steps until all tasks have finished, or until :meth:`cancel`. Then close the job."""
@@ -331,7 +323,10 @@ class LocalTask:
         task.turn.wake = wake
         task.turn.post = self._post
         self._context = copy_context()
-        self._paused: greenlet | None = None
+        self._stack: greenlet | None = None
+        """Goes on from step to step: a new greenlet for each would cost the task new memory."""
+        self._is_in_step = False
+        """Whether the stack was left in the middle of a step."""
         self._running: greenlet | None = None
         self._thread = 0
         """The thread of the last step, which the greenlet's stack belongs to."""
@@ -342,26 +337,34 @@ class LocalTask:
     def step(self) -> bool:
         """Do a step of the task, or continue one that was stopped, until it would have to wait.
         Returns False if there was nothing to do."""
-        stack = self._paused
-        if stack is None:
-            stack = greenlet(self.task.step)
-            stack.gr_context = self._context
-        elif self._thread != get_ident():
+        stack, thread = self._stack, get_ident()
+        if self._is_in_step and self._thread != thread:
             raise StreamError(
                 "a program in this process goes on in the thread that it was begun in: take all of "
                 "its results in one thread, or run it with execute_async"
             )
-        elif not self.task.has_room():
+        if self._is_in_step and not self.task.has_room():
             return False
+        if stack is None or self._thread != thread:
+            self._stack = stack = greenlet(self._steps)
+            stack.gr_context = self._context
+            self._thread = thread
         stack.parent = getcurrent()  # the parent may change if a function runs this job
-        self._paused, self._running, self._thread = None, stack, get_ident()
+        self._is_in_step, self._running = True, stack
         try:
-            progressed = bool(stack.switch())
+            return bool(stack.switch())
         finally:
             self._running = None
-        if not stack.dead:
-            self._paused = stack
-        return progressed
+            if stack.dead:  # the step has failed
+                self._stack, self._is_in_step = None, False
+
+    def _steps(self) -> bool:
+        while True:
+            progressed = self.task.step()
+            self._is_in_step = False
+            if self._stack is None:  # closed by another thread
+                return progressed
+            self._leave(progressed)
 
     def _pause(self) -> None:
         monotonic = self.task.time_service.clock.monotonic
@@ -392,7 +395,7 @@ class LocalTask:
     def close(self) -> None:
         """Close the operators. A batch in progress is abandoned now or, if another thread calls
         this method, later in the greenlet's own thread."""
-        stack, self._paused = self._paused, None
+        stack, self._stack, self._is_in_step = self._stack, None, False
         try:
             if stack is not None and self._thread == get_ident():
                 stack.throw(GreenletExit)
@@ -410,6 +413,10 @@ class LocalSource:
         self.name = f"enumerator of {self.tasks[0].name}"
         self._requests = [0] * len(self.tasks)
         self._told = [0] * len(self.tasks)
+        self._is_heard = False
+        """Whether the coordinator knows the readers."""
+        self._changes = 0
+        """The coordinator's changes whose events the readers have."""
 
     def start(self) -> None:
         self._coordinator = SourceCoordinator(self._clock)
@@ -418,20 +425,26 @@ class LocalSource:
     def serve(self) -> bool:
         """Pass on the readers' requests to the enumerator and its events to the readers. Look for
         new splits when the time for that has come. Returns whether a reader got an event."""
+        coordinator = self._coordinator
         for subtask in range(len(self.tasks)):
             context = self._operator(subtask).reader_context
-            if context.split_requested:
+            if context.split_requested or not self._is_heard:
+                self._requests[subtask] += context.split_requested
                 context.split_requested = False
-                self._requests[subtask] += 1
-            told = self._told[subtask]
-            self._coordinator.heard(subtask, 0, self._requests[subtask], position=told)
-        discovery = self._coordinator.next_discovery_time()
+                told = self._told[subtask]
+                coordinator.heard(subtask, 0, self._requests[subtask], position=told)
+        self._is_heard = True
+        discovery = coordinator.next_discovery_time()
         if discovery is not None and discovery <= self._clock.time():
-            self._coordinator.discover()
+            coordinator.discover()
+        changes = coordinator.changes
+        if changes == self._changes:
+            return False
+        self._changes = changes  # read before the events: those of a later change come again
         any_told = False
         for subtask in range(len(self.tasks)):
             operator = self._operator(subtask)
-            for event in self._coordinator.events(subtask, 0, self._told[subtask]) or ():
+            for event in coordinator.events(subtask, 0, self._told[subtask]) or ():
                 any_told = True
                 self._told[subtask] += 1
                 if event is NO_MORE_SPLITS:

@@ -222,7 +222,10 @@ class StreamTask:
 
     def has_room(self) -> bool:
         """Return whether all outputs of the task can take results. False: a reader is too slow."""
-        return all(writer.has_room() for writer in self._writers)
+        for writer in self._writers:  # noqa: SIM110 - all(...) takes longer
+            if not writer.has_room():
+                return False
+        return True
 
     def _default_action(self) -> bool:
         if self.turn.has_unfinished:
