@@ -80,12 +80,13 @@ class EndedTask:
 
 
 def reported_graphs(
-    running: Iterable[StartedTask], ended: Iterable[EndedTask]
+    last: ExecutionGraphID | None, running: Iterable[StartedTask], ended: Iterable[EndedTask]
 ) -> tuple[ReportedGraph, ...]:
     """Return the tasks and the information that they share, by execution graph, for a report to a
     JobMaster. The shared parts get new keys, because one key of the deployments may have stood for
-    several versions."""
-    graphs: dict[ExecutionGraphID, _Graph] = {}
+    several versions. *last*: the graph of the attempt that was started last, which is reported even
+    if its tasks were dropped."""
+    graphs = {} if last is None else {last: _Graph()}
     for task in running:
         graphs.setdefault(task.attempt_id.graph_id, _Graph()).add(task, None)
     for one in ended:

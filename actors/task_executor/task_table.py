@@ -190,7 +190,7 @@ class TaskTable:
             job.leader = leader
             self._tell(job, ())  # later events wait in this sender
         states = tuple(state for task in started for state in task.kv_states.values())
-        return reported_graphs(started, job.ended.values()), states
+        return reported_graphs(job.graph_id, started, job.ended.values()), states
 
     # --- reports to JobMasters ------------------------------------------------------------------
 

@@ -311,7 +311,7 @@ class TakeOver:
                     plan.max_parallelism[found.vertex.vertex_id] = found.vertex.max_parallelism
         self._add_finished(plan, finished, seen)
         there = {report.location.resource_id for report in reports}
-        if seen or not self._nothing_was_sent(there):
+        if seen or not self._nothing_was_sent(reports, there):
             self._add_missing(plan, seen)
         in_use = {attempt.slot.allocation_id for attempt in plan.running}
         plan.free = [
@@ -546,11 +546,15 @@ class TakeOver:
 
     # --- missing attempts -------------------------------------------------------------------------
 
-    def _nothing_was_sent(self, there: Collection[ResourceID]) -> bool:
+    def _nothing_was_sent(
+        self, reports: Iterable[TaskExecutorReport], there: Collection[ResourceID]
+    ) -> bool:
         """Return whether the last JobMaster certainly died after noting deployments and before
         sending any, so that the tasks can be deployed as noted. Called if no task was reported. It
         is certain if every TaskExecutor to which deployments could have been sent is in *there* (it
-        accepts nothing from that JobMaster any more), and no source has begun."""
+        accepts nothing from that JobMaster any more), no source has begun, and no TaskExecutor has
+        started an attempt of the graph. A TaskExecutor drops attempts that have ended when a
+        JobMaster goes on with another graph, which the next JobMaster may not know."""
         place, places = self._notes.source_coordinator, self._notes.task_executors
         return (
             place is not None
@@ -559,6 +563,11 @@ class TakeOver:
             and place.restores == self._notes.restores
             and bool(places)
             and all(task_executor.resource_id in there for task_executor in places)
+            and all(
+                of_graph.graph_id != self._graph.graph_id
+                for report in reports
+                for of_graph in report.graphs
+            )
         )
 
     def _add_missing(self, plan: TakeOverPlan, seen: Mapping[int, None]) -> None:

@@ -116,7 +116,9 @@ class ReportedTask:
 
 @message
 class ReportedGraph:
-    """All attempts of one execution graph that a TaskExecutor runs or has run."""
+    """Attempts of one execution graph that a TaskExecutor runs or has run. Without tasks: attempts
+    were started there, and the TaskExecutor has dropped what it knew of them, because a JobMaster
+    has told it that the job goes on with another graph."""
 
     graph_id: ExecutionGraphID
     parts: tuple[SharedPart, ...]

@@ -413,6 +413,8 @@ async def test_task_executor_forgets_the_ends_of_earlier_attempts_and_execution_
     await eventually(lambda: remembered()[0][2] is ExecutionState.FINISHED, 50, "its end")
     await executor.adopt_slots(JOB, MASTER, GRAPH, (A,))
     assert remembered() == []
+    graphs, _ = bench.endpoint._task_table.report_for(JOB, MASTER)
+    assert [graph.graph_id for graph in graphs] == [NEXT_GRAPH]  # its tasks were started here
     assert first.calls_of(JobMasterGateway.tasks_reported) != []
 
 

@@ -33,6 +33,7 @@ from flinkray.scheduler.job.take_over import why_not
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.taking_over import (
     JobNotes,
+    ReportedGraph,
     SourceCoordinatorPlace,
     TaskExecutorReport,
 )
@@ -385,6 +386,18 @@ def test_undeployed_task_fails_at_a_take_over_if_a_task_executor_does_not_report
     tasks = noted_and_not_sent()
     tasks.next_job_master()
     tasks.take_over(tasks.reports()[1:])
+    assert "no TaskExecutor has reported it" in tasks.scheduler.exceptions()[0].text
+
+
+def test_tasks_count_as_deployed_if_a_task_executor_has_dropped_attempts_of_their_graph() -> None:
+    """The tasks had ended, and a JobMaster that left no notes had told the TaskExecutor that the
+    job begins anew. The next JobMaster deployed the same attempts again (seed 3722314)."""
+    tasks = noted_and_not_sent()
+    assert tasks.notes is not None
+    dropped = ReportedGraph(tasks.notes.graph_id, (), ())
+    tasks.next_job_master()
+    first, *others = tasks.reports()
+    tasks.take_over([replace(first, graphs=(dropped,)), *others])
     assert "no TaskExecutor has reported it" in tasks.scheduler.exceptions()[0].text
 
 
