@@ -1,7 +1,8 @@
 """Frozen, slotted dataclasses that are cheap to define.
 
 :func:`dataclasses.dataclass` compiles six methods for each class, which takes 0.5 ms. flinkray has
-hundreds of such classes, and a process uses few of the classes that it imports.
+hundreds of such classes, and a process uses few of the classes that it imports, and often only
+their constructors.
 """
 
 from __future__ import annotations
@@ -31,21 +32,28 @@ def frozen_dataclass(cls: type[T]) -> type[T]:
 
 
 class _CompiledAtFirstUse:
-    """The place of a method. The first access to any such method of a class puts all in place."""
+    """The place of a method, which is compiled and put there by the first access."""
 
     def __init__(self, cls: type, name: str) -> None:
         self._cls, self._name = cls, name
 
     def __get__(self, instance: object, owner: type) -> Any:
-        cls = self._cls
-        its = [(each.name, each.type, each) for each in fields(cls)]
-        after = {k: getattr(cls, k) for k in ("__post_init__",) if hasattr(cls, k)}
-        made = vars(make_dataclass(cls.__name__, its, frozen=True, namespace=after))
-        for name, method in tuple(vars(cls).items()):
-            if isinstance(method, _CompiledAtFirstUse):
-                made[name].__qualname__ = f"{cls.__qualname__}.{name}"
-                setattr(cls, name, made[name])
-        return made[self._name].__get__(instance, owner)
+        cls, name = self._cls, self._name
+        is_init = name == "__init__"
+        made = make_dataclass(
+            cls.__name__,
+            [(each.name, each.type, each) for each in fields(cls)],
+            namespace={k: getattr(cls, k) for k in ("__post_init__",) if hasattr(cls, k)},
+            init=is_init,
+            frozen=is_init,
+            repr=name == "__repr__",
+            eq=name == "__eq__",
+            unsafe_hash=name == "__hash__",
+        )
+        method = vars(made)[name]
+        method.__qualname__ = f"{cls.__qualname__}.{name}"
+        setattr(cls, name, method)
+        return method.__get__(instance, owner)
 
 
 def _setattr(self: Any, name: str, value: object) -> None:
