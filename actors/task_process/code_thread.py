@@ -11,7 +11,12 @@ from collections.abc import Callable
 
 from flinkray.actors.task_process.code_failure import CodeFailure, TaskCancelledError
 
-_LEFT_ALONE = ("flinkray.streaming.network", "logging", "importlib._bootstrap")
+_LEFT_ALONE = (
+    "flinkray.streaming.network",
+    "flinkray.state.thread_turns",
+    "logging",
+    "importlib._bootstrap",
+)
 """Beginnings of names of modules. A thread is not interrupted while it runs a function of these."""
 
 

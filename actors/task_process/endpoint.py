@@ -340,7 +340,8 @@ def import_ahead() -> None:
     PyArrow imports pandas when it first converts between an array and Python's or NumPy's values.
     Nearly every task that works on columns does this.
     """
-    importlib.import_module(USER_API)
+    for module in (USER_API, "pyarrow.compute"):
+        importlib.import_module(module)
     pa.array([0])
 
 

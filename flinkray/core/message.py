@@ -7,10 +7,12 @@ packages without input and output can declare messages without importing the RPC
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 from typing_extensions import dataclass_transform
+
+from flinkray.core.frozen_dataclass import frozen_dataclass
 
 T = TypeVar("T")
 
@@ -51,7 +53,7 @@ def message(cls: type[T]) -> type[T]:
             f"{cls.__qualname__} is a dataclass already: @message makes one of it that is frozen "
             "and has slots; leave out its @dataclass"
         )
-    return register(dataclass(frozen=True, slots=True)(cls))
+    return register(frozen_dataclass(cls))
 
 
 def lookup(name: str) -> type | None:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from flinkray.kernels.arrow_columns import layout_of, parts_of
 from flinkray.kernels.compiled import native
@@ -57,6 +56,8 @@ def divided_by_arrow(
     batch: pa.RecordBatch, times: Times | None, chosen: npt.NDArray[Any], channels: int
 ) -> Iterator[Part]:
     """Yield what :func:`divided` yields, without a compiled kernel."""
+    import pyarrow.compute as pc
+
     for channel in range(channels):
         places = np.flatnonzero(chosen == channel)
         if len(places):

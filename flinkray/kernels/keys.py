@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from flinkray.kernels.arrow_columns import layout_of, parts_of
 from flinkray.kernels.compiled import native
@@ -66,6 +65,8 @@ class NumberedKeys:
 
 def encoded_numbers(column: pa.Array, numbers_of: NumbersOf) -> Int32s:
     """Return the number of each row's key. *numbers_of* gets all keys of the column."""
+    import pyarrow.compute as pc
+
     encoded = pc.dictionary_encode(column, null_encoding="encode")
     keys = encoded.dictionary.to_pylist()
     numbers = np.fromiter(numbers_of(keys), np.int32, len(keys))

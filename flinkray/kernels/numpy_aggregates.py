@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 Slots = npt.NDArray[np.int32]
 """The group (number of the key) of each record."""
@@ -80,6 +79,8 @@ def stable_order(slots: Slots) -> npt.NDArray[np.intp]:
     sorts 16-bit integers by radix, wider integers in two passes."""
     largest = int(slots.max()) if len(slots) else 0
     if largest < _COUNTED and len(slots) > _COUNTED_FROM:
+        import pyarrow.compute as pc
+
         indices = pc.array_sort_indices(pa.array(slots))  # stable, as its documentation says
         return indices.to_numpy().view(np.intp)  # type: ignore[no-any-return]
     low = slots.astype(np.uint16)

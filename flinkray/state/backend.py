@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import nullcontext
 from typing import Any, Generic, Protocol
 
 from typing_extensions import TypeVar
@@ -49,6 +50,7 @@ from flinkray.state.table import (
     TimerQueue,
     ValueTable,
 )
+from flinkray.state.thread_turns import first_turn
 
 TableT_co = TypeVar("TableT_co", bound=StateTable, covariant=True, default=StateTable)
 RestoredT = TypeVar("RestoredT", bound=RestoredTable[Any], default=Any)
@@ -164,7 +166,8 @@ class KeyedStateBackend(ABC, Generic[TableT_co, RestoredT]):
         restored = self._restored.get(name)
         if restored is not None:
             check_use(descriptor, namespaced, restored.kind, restored.namespaced)
-        table = self._tables[name] = self._make_table(descriptor, namespaced, restored)
+        with nullcontext() if restored is None else first_turn():
+            table = self._tables[name] = self._make_table(descriptor, namespaced, restored)
         self._restored.pop(name, None)
         return table
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.state.errors import StateError, StateMigrationError
@@ -95,6 +94,8 @@ def _with_own_entries(column: pa.Array) -> pa.Array:
     kind = column.type
     if not pa.types.is_dictionary(kind):
         return column
+    import pyarrow.compute as pc
+
     used = pc.unique(column.indices.drop_null()).sort()
     indices = pc.index_in(column.indices, used).cast(kind.index_type)
     entries = column.dictionary.take(used)

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from flinkray.kernels import keys as compiled
 from flinkray.state.key_encoding import (
@@ -280,6 +279,8 @@ def hash_array(keys: pa.Array, hash_of: KeyHash = stable_hash) -> Int32s:
     """Return the hash of every value of a column, nulls included. Not for dictionaries."""
     if is_plain_integer(keys) and hash_of in (stable_hash, hash_long):
         return _hash_integers(keys.to_numpy(zero_copy_only=False))
+    import pyarrow.compute as pc
+
     encoded = pc.dictionary_encode(keys, null_encoding="encode")
     unique = _hash_texts(encoded.dictionary) if hash_of in (stable_hash, hash_text) else None
     if unique is None:

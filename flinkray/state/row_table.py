@@ -31,6 +31,7 @@ from flinkray.state.key_encoding import UnsupportedKeyError
 from flinkray.state.key_group_assignment import KeyGroupAssigner, key_groups_of_array
 from flinkray.state.snapshots import ColumnarSnapshot
 from flinkray.state.state_serializer import check_key_groups, of_another_key_type
+from flinkray.state.thread_turns import first_turn
 from flinkray.state.value_encoding import ValueEncoder
 
 ROWS = "rows"
@@ -293,7 +294,8 @@ class ColumnarTables:
     ) -> ColumnarT:
         restored = self.restored.get(name)
         if restored is not None:
-            table.restore(restored, assign)
+            with first_turn():
+                table.restore(restored, assign)
             del self.restored[name]
         for checkpoint_id in known:  # these captures contain the restored data
             table.log.captured(checkpoint_id)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from flinkray.core.lazy_door import lazy_door
 from flinkray.testing.manual_clock import ManualClock
 from flinkray.testing.testing_gateway import Call, TestingGateway, UnexpectedCallError
-from flinkray.testing.virtual_time import on_virtual_time, run_on_virtual_time
 from flinkray.testing.waiting import eventually, wait_until
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from flinkray.testing.simulated_cluster import SimulatedCluster
     from flinkray.testing.simulation import Faults, Simulation, simulate
     from flinkray.testing.stream_results import DataStreamTestSinkFunction
+    from flinkray.testing.virtual_time import on_virtual_time, run_on_virtual_time
 else:  # not for type checkers, which would take each misspelt name for an object
     __getattr__ = lazy_door(__name__)
 

@@ -29,6 +29,7 @@ from flinkray.streaming.records.partitioners import RebalancePartitioner
 from flinkray.streaming.sinks.simple import CallbackSink
 from flinkray.streaming.sinks.sink_operators import SinkWriterOperator
 from flinkray.streaming.sources.collection import NumberSequenceSource
+from flinkray.streaming.task import task_thread
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput, close_all, closing
 from flinkray.streaming.task.task_mailbox import MailboxClosedError, TaskMailbox
 from flinkray.streaming.task.task_thread import TaskLoop
@@ -134,7 +135,11 @@ class PolledSignal(Signal):
         self.polls += 1
 
 
-def test_task_looks_at_its_channels_between_two_steps() -> None:
+def test_task_looks_at_its_channels_and_gives_way_between_two_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[None] = []
+    monkeypatch.setattr(task_thread, "give_way", lambda: given.append(None))
     signal = PolledSignal()
     service = ProcessingTimeService(WaitingSystemClock())
     operator = MapOperator(str)
@@ -153,7 +158,7 @@ def test_task_looks_at_its_channels_between_two_steps() -> None:
     )
     task.open()
     TaskLoop(task, signal, service.clock, lambda: None).run()
-    assert signal.polls == 4
+    assert (signal.polls, len(given)) == (4, 4)
 
 
 def test_operator_that_commits_with_checkpoints_is_refused_without_checkpoints() -> None:

@@ -104,6 +104,7 @@ class RayProcess:
         environment: dict[str, str],
         is_ahead: bool,
     ) -> None:
+        spare_what_is_there()  # Ray's modules: imports do not collect garbage among them
         os.environ.update(environment)
         end_with_the_loop()
         if is_ahead:
@@ -249,11 +250,11 @@ class PrestartedProcess(RayProcess):
         roles: int,
     ) -> None:
         """Wait for the first role, and begin it. *roles*: how many roles the process may have."""
+        spare_what_is_there()  # Ray's modules: imports do not collect garbage among them
         end_with_the_loop()
         await at_low_priority(_import_all, imports)
         from flinkray.rpc.ray.directory import RayDirectory
 
-        spare_what_is_there()
         self._namespace = namespace
         self._actor = ray.get_runtime_context().current_actor
         self._actor_name = self._name = name
@@ -291,6 +292,7 @@ class PrestartedProcess(RayProcess):
         from flinkray.rpc.ray.directory import name_in_turn
         from flinkray.rpc.ray.prestarted import Prestarted
 
+        spare_what_is_there()  # not later: what a role leaves would be spared, too
         self._found = Belongings()
         name = name_in_turn(self._actor_name, self._turn)
         self._service = waiting = await self._open(name)

@@ -26,6 +26,7 @@ from flinkray.state.operator_state import (
 )
 from flinkray.state.snapshots import SnapshotStream, StateCapture
 from flinkray.state.table import StateTable
+from flinkray.state.thread_turns import first_turn
 from flinkray.streaming.errors import text_of
 from flinkray.streaming.functions.global_aggregates import (
     GlobalAggregateManager,
@@ -371,7 +372,8 @@ class StreamOperator:
         of this checkpoint; later captures may then hold only the changes since. None: otherwise."""
         if self.keyed_state is not None:
             keyed = (s.keyed for s in states if s.keyed is not None)
-            self.keyed_state.restore(keyed, checkpoint_id)
+            with first_turn():
+                self.keyed_state.restore(keyed, checkpoint_id)
         self.operator_state.restore(s.operator for s in states if s.operator is not None)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:

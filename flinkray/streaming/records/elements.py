@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from flinkray.kernels.rows import own_all
 from flinkray.streaming.records.python_values import python_values
@@ -134,6 +133,8 @@ class Columns:
 
     def take(self, indices: npt.NDArray[Any]) -> Columns:
         timestamps = None if self.timestamps is None else self.timestamps.take(indices)
+        import pyarrow.compute as pc
+
         rows = pc.take(self.batch, pa.array(indices), boundscheck=False)
         return Columns(rows, timestamps, self.origin, self.scalar)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from flinkray.core.arguments import first_twice
 from flinkray.streaming.errors import StreamError
@@ -33,6 +32,8 @@ def python_values(column: pa.Array) -> list[Any]:
 
 
 def _has_more_than_microseconds(column: pa.Array) -> bool:
+    import pyarrow.compute as pc
+
     numbers = pc.fill_null(column.cast(pa.int64()), 0)
     return bool(pc.any(pc.not_equal(pc.multiply(pc.divide(numbers, 1000), 1000), numbers)).as_py())
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from flinkray.core.clock import Clock
+from flinkray.state.thread_turns import give_way
 from flinkray.streaming.network import Signal
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.sources.coordinator import END_OF_SPLITS
@@ -67,6 +68,7 @@ class TaskLoop:
         self._pass_on_request()
         while not task.finished:
             self._check()
+            give_way()
             progressed = task.step()
             self._pass_on_request()
             if progressed:
