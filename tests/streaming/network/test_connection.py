@@ -66,6 +66,8 @@ class _HeldWire(SilentWire):
 class _Sent:
     """What was sent, to be read again."""
 
+    is_empty = False
+
     def __init__(self, parts: list[Part]) -> None:
         self._data = b"".join(bytes(part) for part in parts)
 
