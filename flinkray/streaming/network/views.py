@@ -98,6 +98,10 @@ class RemoteView:
         """The bytes that may be sent now; negative if more was sent than was granted."""
         return self._credit
 
+    def _pay(self, buffer: Buffer) -> None:
+        self._credit -= buffer.size
+        self._overtaking += buffer.is_urgent
+
     def add_credit(self, size: int, overtaking: int) -> None:
         """Add *size* bytes to the credit for sending.
         *overtaking*: number of barriers that overtook buffers and have reached the task now."""
@@ -120,8 +124,7 @@ class RemoteView:
             buffer = subpartition.head(self)
             while (again := buffer is not None and self._can_send(buffer)) and total < most:
                 buffer = subpartition.pop(self)
-                self._credit -= buffer.size
-                self._overtaking += buffer.is_urgent
+                self._pay(buffer)
                 self._sequence += 1
                 total += buffer.size
                 taken.append((buffer, self._sequence, subpartition.queued))
