@@ -5,6 +5,10 @@ signal is set or data arrives, and handles the data itself. So a batch reaches a
 without a second thread. Only one thread sleeps at the sockets at a time: it has the *turn*. Other
 waiting tasks (*followers*) sleep until their signals are set.
 
+To be woken takes longer than to answer a small batch. So a task stays awake for some microseconds
+before it sleeps, and gives the processor to whoever wants it. If nothing arrives in this time, the
+task sleeps at once the next time, and after each further failure twice as often.
+
 A helper thread takes the turn only if no task has looked at the sockets for some milliseconds: all
 tasks are inside long calls of user code, or no task is left. The helper steps aside as soon as a
 task looks.
@@ -29,6 +33,13 @@ STALL: Final = 0.005
 
 POLL_INTERVAL: Final = 0.0005
 """Least seconds between two looks at the sockets by tasks that are not waiting."""
+
+AWAKE: Final = 0.0001
+"""Seconds for which a task looks at the sockets again and again before it sleeps."""
+
+_MOST_DOUBLINGS: Final = 7
+"""If nothing arrives in :data:`AWAKE` seconds, tasks sleep at once 1, 3, 7, ... times, and at most
+2 to this power, less one."""
 
 LONGEST_SLEEP: Final = 3600.0
 """Most seconds of one sleep at the sockets: epoll takes no more than 24 days."""
@@ -76,6 +87,10 @@ class Poller:
         self.sleeper: PollingSignal | None = None
         """Signal of the task that has the turn and sleeps, or is about to. Whoever sets this signal
         calls :meth:`wake`."""
+        self._failures = 0
+        """How often in a row nothing has arrived in :data:`AWAKE` seconds."""
+        self._sleeps_at_once = 0
+        """How often tasks sleep at once before one stays awake again."""
         self._followers: deque[PollingSignal] = deque()
         """Signals of threads that wait and do not have the turn."""
         self._looks = 0
@@ -155,10 +170,11 @@ class Poller:
                 if signal.take():
                     return True
                 if deadline is None:
-                    self._sleep(LONGEST_SLEEP)
+                    self._sleep(LONGEST_SLEEP, self._sleeps_at_once == 0)
                     continue
                 # Also a wait of no time reads: the helper leaves the sockets to threads that wait.
-                self._sleep(min(max(deadline - time.monotonic(), 0.0), LONGEST_SLEEP))
+                rest = min(max(deadline - time.monotonic(), 0.0), LONGEST_SLEEP)
+                self._sleep(rest, self._sleeps_at_once == 0 and rest > AWAKE)
                 if time.monotonic() >= deadline:
                     return signal.take()
         finally:
@@ -185,13 +201,28 @@ class Poller:
 
     # --- what has arrived ------------------------------------------------------------------------
 
-    def _sleep(self, timeout: float) -> None:
+    def _sleep(self, timeout: float, stays_awake: bool) -> None:
         """Wait until something arrives, and handle it. Ends early at a wake-up, or after *timeout*
-        seconds. The turn is held."""
-        events = self._epoll.poll(timeout, _MOST_EVENTS)
+        seconds. *stays_awake*: at first for :data:`AWAKE` seconds. The turn is held."""
+        events = self._stay_awake() if stays_awake else []
+        if not events:
+            if self._sleeps_at_once:
+                self._sleeps_at_once -= 1
+            events = self._epoll.poll(timeout, _MOST_EVENTS)
         self.sleeper = None
         with self._reading:
             self._handle(events, True)
+
+    def _stay_awake(self) -> list[tuple[int, int]]:
+        until = time.monotonic() + AWAKE
+        while not (events := self._epoll.poll(0, _MOST_EVENTS)) and time.monotonic() < until:
+            os.sched_yield()
+        if events:
+            self._failures = 0
+        else:
+            self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
+            self._sleeps_at_once = 2**self._failures
+        return events
 
     def _handle(self, events: list[tuple[int, int]], has_turn: bool) -> None:
         for number, _ in events:
@@ -234,7 +265,7 @@ class Poller:
         self._is_helping = True
         try:
             while not (self._is_aside_wanted or self._followers or self._is_closed):
-                self._sleep(LONGEST_SLEEP)
+                self._sleep(LONGEST_SLEEP, False)
         finally:
             self._is_helping = False
             self._turn.release()
