@@ -7,19 +7,19 @@ import mmap
 import os
 import tempfile
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
 import msgpack
 
 from flinkray.streaming.network.buffers import OVERHEAD, Buffer
+from flinkray.streaming.network.element_codec import is_end_of_input
 from flinkray.streaming.network.frames import padding
 from flinkray.streaming.network.result_partition import ResultPartition
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.subpartition import Subpartition, SubpartitionView
 from flinkray.streaming.network.timers import Timers
-from flinkray.streaming.records.elements import Element, EndOfInput
 
 _HEAD = Struct("<II")
 """Bytes of the description, bytes of the data. Both follow the head."""
@@ -133,22 +133,17 @@ class BlockingSubpartition(Subpartition):
         self._views: list[SubpartitionView] = []
         self._next: dict[SubpartitionView, Buffer] = {}
 
-    def _new_buffer(self, elements: Sequence[Element], size: int) -> Buffer:
-        buffer = super()._new_buffer(elements, size)
-        self._account(-buffer.size)
-        self._places.append(self._file.append(buffer))
-        self.note_sent(buffer)  # counted now: it is read after the task has ended
-        buffer.parts = ()
-        self._is_complete = isinstance(elements[-1], EndOfInput)
-        return buffer
-
     def _keep(self, buffer: Buffer) -> None:
-        """Do nothing: *buffer* was already written to the file of the partition."""
+        self._places.append(self._file.append(buffer))
+        self._note_sent(
+            buffer.records, buffer.data_size
+        )  # counted now: it is read after the task has ended
+        self._is_complete = is_end_of_input(buffer.descriptions)
 
     def _ready(self) -> Callable[[], None] | None:
         if not self._is_complete:
             return None
-        ready = [view for view in self._views if self.head(view) and view.becomes_ready()]
+        ready = [view for view in self._views if self._is_ready(view)]
         if not ready:
             return None
 
@@ -160,7 +155,11 @@ class BlockingSubpartition(Subpartition):
 
     def attach(self, view: SubpartitionView) -> bool:
         self._views.append(view)
-        return self.head(view) is not None and view.becomes_ready()
+        return self._is_ready(view)
+
+    def _is_ready(self, view: SubpartitionView) -> bool:
+        buffer = self.head(view)
+        return buffer is not None and view.becomes_ready(buffer)
 
     def head(self, view: SubpartitionView) -> Buffer | None:
         if not self._is_complete or view.position == len(self._places):

@@ -24,8 +24,6 @@ OVERHEAD = 256
 EVENTS: Final = (Barrier, CancelledBarrier, EndOfData, EndOfInput)
 """Elements that are sent at once, each in its own buffer."""
 
-_BATCHES: Final = (Block, Columns)
-
 
 class Buffer:
     """Elements of a subpartition that are sent together: encoded, or objects within a process."""
@@ -59,8 +57,11 @@ class Buffer:
 def count_records(elements: Sequence[Element]) -> int:
     count = 0
     for element in elements:
-        if isinstance(element, _BATCHES):
-            count += len(element)
+        kind = type(element)
+        if kind is Columns:
+            count += element.batch.num_rows  # type: ignore[union-attr]
+        elif kind is Block:
+            count += len(element)  # type: ignore[arg-type]
     return count
 
 

@@ -43,8 +43,7 @@ from flinkray.streaming.network.frames import (
     SHARED_DATA,
     Part,
     head,
-    parse_prefix,
-    unpack_header,
+    parse_head,
 )
 from flinkray.streaming.network.poller import Poller
 from flinkray.streaming.network.shared_memory import IS_AVAILABLE, MappedRegions, OwnedRegions
@@ -205,14 +204,28 @@ class Connection:
     def forget_view(self, channel: int) -> None:
         self._views.pop(channel, None)
 
-    def _send_now(self) -> None:
+    def begin(self) -> bool:
+        if self._ready or self._control or self._mapped.returned:
+            return False
         if self._rest or not self._sending.acquire(False):
-            return  # the thread that sends looks again
+            return False
+        if self._rest:  # the writing thread sends it, and all that is queued from here on
+            self._sending.release()
+            return False
+        return True
+
+    def _send_now(self) -> None:
+        if not self._rest and self._sending.acquire(False):
+            self.send_begun(None)
+        # otherwise the thread that sends looks again
+
+    def send_begun(self, frames: list[Part] | None) -> None:
         try:
             if self._rest or self.lost_reason is not None:
                 return
             for _ in range(self.most_sent_at_once):
-                self._rest = self._wire.try_send(self._collect())
+                self._rest = self._wire.try_send(self._collect() if frames is None else frames)
+                frames = None
                 if self._rest or not (self._control or self._ready):
                     break
         except OSError as error:
@@ -268,9 +281,10 @@ class Connection:
         if self.lost_reason is not None:
             return False
         reason = "the connection was closed by the other side"
+        reader = self._reader
         try:
             self.read_frames()
-            if not self._reader.has_ended:
+            if not reader.has_ended:
                 return True
         except OSError as error:
             reason = f"the connection broke: {error}"
@@ -287,17 +301,19 @@ class Connection:
         """Handle all complete frames that have arrived.
         Raises the errors of :meth:`FrameReader.next`, and WireFormatError, ValueError, TypeError or
         LookupError for invalid frames."""
-        reader = self._reader
+        reader, channels = self._reader, self._channels
         while (frame := reader.next()) is not None:
-            self._handle(*frame[:3])
-
-    def _handle(self, kind: int, header: tuple[Any, ...], body: pa.Buffer | None) -> None:
-        if kind == DATA:
+            kind, header, body, _ = frame
+            if kind != DATA:
+                self._handle(kind, header, body)
+                continue
             number, sequence, backlog, is_urgent, descriptions = header
-            channel = self._channels.get(number)
+            channel = channels.get(number)
             if channel is not None:
                 channel.received(sequence, backlog, is_urgent, descriptions, body)
-        elif kind == SHARED_DATA:
+
+    def _handle(self, kind: int, header: tuple[Any, ...], body: pa.Buffer | None) -> None:
+        if kind == SHARED_DATA:
             number, sequence, backlog, is_urgent, descriptions, region, size = header
             body = self._mapped.body(region, size)
             channel = self._channels.get(number)
@@ -449,7 +465,10 @@ the body, because that part has to be copied into the body's own memory."""
 
 
 class ByteSource(Protocol):
-    """Interface from which a :class:`FrameReader` receives bytes, such as a socket."""
+    """Interface from which a :class:`FrameReader` receives bytes, such as a
+    :class:`~flinkray.streaming.network.wire.Wire`."""
+
+    is_empty: bool
 
     def try_recv_into(self, view: memoryview) -> int:
         """Write the data that has arrived to *view*, and return the number of bytes. 0: the source
@@ -497,22 +516,29 @@ class FrameReader:
         what has arrived of it is kept. Raises WireFormatError: the data is not a frame. OSError:
         the connection broke."""
         if self._frame is None:
-            if self._end - self._begin < PREFIX.size and not self._has(PREFIX.size):
-                return None
-            body_size, header_size, pad, kind = parse_prefix(self._view, self._begin)
-            until = PREFIX.size + header_size
-            if self._end - self._begin < until and not self._has(until):
-                return None
-            at = self._begin + PREFIX.size
-            header = unpack_header(self._view[at : at + header_size - pad])
-            self._begin = at + header_size
-            size = PREFIX.size + header_size + body_size
+            if self._begin == self._end:
+                if self._source.is_empty:
+                    self._source.is_empty = False
+                    return None
+                if not self._has(PREFIX.size):
+                    return None
+            while isinstance(found := parse_head(self._view, self._begin, self._end), int):
+                if not self._has(found):
+                    return None
+            kind, header, body_size, begin = found
+            size = begin - self._begin + body_size
+            self._begin = begin
             if body_size == 0:
                 return kind, header, None, size
             self._read_limit = SLAB
         else:
             kind, header, body_size, size = self._frame
-        body = self._receive_body(body_size)
+        begin = self._begin
+        if COPIED_BELOW <= body_size <= self._end - begin and self._body is None:
+            body = self._slab.slice(begin, body_size)
+            self._begin = begin + body_size
+        else:
+            body = self._receive_body(body_size)
         if body is None:
             self._frame = kind, header, body_size, size
             return None
@@ -533,7 +559,7 @@ class FrameReader:
         return self._large_body(body, view[there:])
 
     def _small_body(self, size: int) -> pa.Buffer | None:
-        if not self._has(size):
+        if self._end - self._begin < size and not self._has(size):
             return None
         begin = self._begin
         self._begin += size

@@ -86,13 +86,15 @@ class ReceiverCredit:
         """Account for a buffer that the task has taken. Returns the bytes to grant to the producer
         now. 0: there are too few to send a message for; they are granted later."""
         self.taken += size
-        owed = self.taken + self.window - self.granted
+        window = self._exclusive + self._borrowed
+        owed = self.taken + window - self.granted
         if self._borrowed and self.backlog == 0:
             back = min(self._borrowed, owed)
             self._borrowed -= back
             self.floating.give_back(back)
             owed -= back
-        if owed < self.window // 2:
+            window -= back
+        if owed < window // 2:
             return 0
         self.granted += owed
         return owed

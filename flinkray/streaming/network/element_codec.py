@@ -76,12 +76,11 @@ class Encoded:
 
     def add(self, part: Part) -> int:
         """Append data and its padding. Return the size in bytes without padding."""
-        count = part.nbytes if isinstance(part, memoryview) else len(part)
+        count = part.nbytes if type(part) is memoryview else len(part)
         self.parts.append(part)
-        pad = padding(count)
-        if pad:
-            self.parts.append(pad)
-        self.size += count + len(pad)
+        if count & 7:
+            self.parts.append(padding(count))
+        self.size += count + (-count & 7)
         return count
 
 
@@ -156,35 +155,35 @@ class ElementEncoder:
 
     def _columns(self, encoded: Encoded, columns: Columns, known_schemas: set[int]) -> None:
         batch = columns.batch
-        schema_id = self._schema_id(batch.schema)
+        schema = batch.schema
+        for number, known in enumerate(self._schemas):
+            if known.equals(schema, check_metadata=True):
+                schema_id = number
+                break
+        else:
+            schema_id = self._add_schema(schema)
         times = columns.timestamps
-        pieces: list[Part] = []
         if self._has_dictionaries[schema_id]:
             kind = _COLUMNS_WITH_DICTIONARIES
             sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, batch.schema) as stream:
+            with pa.ipc.new_stream(sink, schema) as stream:
                 stream.write_batch(batch)
-            pieces.append(memoryview(sink.getvalue()))
-            size = len(pieces[0])
+            size = encoded.add(memoryview(sink.getvalue()))
         else:
             kind = _COLUMNS
             if schema_id not in known_schemas:
                 known_schemas.add(schema_id)
-                data = memoryview(batch.schema.serialize())
+                data = memoryview(schema.serialize())
                 encoded.descriptions.append((_SCHEMA, schema_id, encoded.add(data)))
             if batch.get_total_buffer_size() < SCATTER_FROM:
-                pieces.append(memoryview(batch.serialize()))
-                size = len(pieces[0])
+                size = encoded.add(memoryview(batch.serialize()))
             else:
                 taken, writer = self._writers[schema_id]
                 writer.write_batch(batch)
-                pieces, size = taken.parts, taken.size
+                size = taken.size
+                encoded.parts += taken.parts
+                encoded.size += size
                 taken.parts, taken.size = [], 0
-        encoded.parts += pieces
-        pad = padding(size)
-        if pad:
-            encoded.parts.append(pad)
-        encoded.size += size + len(pad)
         time_size = 0
         if times is not None:
             time_size = encoded.add(np.ascontiguousarray(times).data.cast("B"))
@@ -193,10 +192,7 @@ class ElementEncoder:
             (kind, schema_id, size, time_size, times is not None, columns.scalar, columns.origin)
         )
 
-    def _schema_id(self, schema: pa.Schema) -> int:
-        for number, known in enumerate(self._schemas):
-            if known.equals(schema, check_metadata=True):
-                return number
+    def _add_schema(self, schema: pa.Schema) -> int:
         self._schemas.append(schema)
         self._has_dictionaries.append(any(_has_dictionary(field.type) for field in schema))
         parts = _PartList()
@@ -347,8 +343,8 @@ class ElementDecoder:
         self, description: Description, body: pa.Buffer | None, at: int
     ) -> tuple[Columns, int]:
         kind, schema_id, size, time_size, has_times, scalar, origin = description
-        data = _piece(body, at, size)
-        at = _after(at, size)
+        data = body if body is not None and size == body.size else _piece(body, at, size)
+        at += size + (-size & 7)
         if kind == _COLUMNS:
             batch = pa.ipc.read_record_batch(data, self._schemas[schema_id])
         else:

@@ -189,11 +189,12 @@ class RemoteInputChannel:
     # --- the task's ---------------------------------------------------------------------------
 
     def take(self) -> Element | None:
-        while not self._elements:
+        elements = self._elements
+        while not elements:
             if not self._received:
                 return None
             self._take_next()
-        return self._elements.popleft()
+        return elements.popleft()
 
     def in_flight(self, barrier: QueuedBarrier) -> list[InFlight]:
         elements: list[InFlight] = list(self._elements)
@@ -232,17 +233,20 @@ class RemoteInputChannel:
         descriptions, body, size = received
         elements = self._decoder.decode(descriptions, body)
         self._elements.extend(elements)
-        self._buffer_taken(size, count_records(elements))
+        taken = self._taken
+        taken.records += count_records(elements)
+        taken.bytes += size - OVERHEAD
+        self._buffer_taken(size)
 
     def _barrier_taken(self, barrier: QueuedBarrier) -> None:
-        self._buffer_taken(OVERHEAD, 0, overtaking=barrier.was_urgent)
+        self._buffer_taken(OVERHEAD, overtaking=barrier.was_urgent)
 
-    def _buffer_taken(self, size: int, records: int, overtaking: bool = False) -> None:
+    def _buffer_taken(self, size: int, overtaking: bool = False) -> None:
+        self._taken.buffers += 1
         with self._gate.lock:
             more = self.credit.on_taken(size)
         if (more or overtaking) and not (self._is_closed or self._is_released):
             self._send_credit(more, overtaking)
-        self._taken.add_buffer(records, size - OVERHEAD)
 
     def _send_credit(self, size: int, overtaking: bool = False) -> None:
         assert self._connection is not None

@@ -109,7 +109,9 @@ class NetworkInputGate(InputGate):
             if blocked[number]:
                 ready.append(number)
                 continue
-            element = self._take(number)
+            element = self.channels[number].take()
+            if element is None:
+                element = self._take_late(number)
             if element is not None:
                 ready.append(number)
                 return number, element
@@ -126,19 +128,15 @@ class NetworkInputGate(InputGate):
                 return number, barrier
         return None
 
-    def _take(self, number: int) -> Element | None:
-        channel = self.channels[number]
-        element = channel.take()
-        if element is None:
-            # data that arrives from now on lists the channel again; look for data that came just
-            # before
-            self._is_listed[number] = False
-            element = channel.take()
-            if element is not None:
-                with self.lock:
-                    if self._is_listed[number]:
-                        self._ready.remove(number)
-                    self._is_listed[number] = True
+    def _take_late(self, number: int) -> Element | None:
+        """Note that a channel had no element, and return the element that has come meanwhile."""
+        self._is_listed[number] = False  # data that arrives from now on lists the channel again
+        element = self.channels[number].take()
+        if element is not None:
+            with self.lock:
+                if self._is_listed[number]:
+                    self._ready.remove(number)
+                self._is_listed[number] = True
         return element
 
     def has_elements(self) -> bool:
@@ -185,7 +183,8 @@ class NetworkInputGate(InputGate):
                 return
             self._is_listed[number] = True
             self._ready.append(number)
-        self._notify()
+        if self._on_available is not None:
+            self._on_available()
 
     def barrier_came(self, number: int, queued: QueuedBarrier) -> None:
         """Handle a barrier that was queued in the channel and may overtake: the task gets it before

@@ -5,6 +5,10 @@ signal is set or data arrives, and handles the data itself. So a batch reaches a
 without a second thread. Only one thread sleeps at the sockets at a time: it has the *turn*. Other
 waiting tasks (*followers*) sleep until their signals are set.
 
+To be woken takes longer than to answer a small batch. So a task stays awake for some microseconds
+before it sleeps, and gives the processor to whoever wants it. If nothing arrives in this time, the
+task sleeps at once the next time, and after each further failure twice as often.
+
 A helper thread takes the turn only if no task has looked at the sockets for some milliseconds: all
 tasks are inside long calls of user code, or no task is left. The helper steps aside as soon as a
 task looks.
@@ -13,12 +17,13 @@ task looks.
 from __future__ import annotations
 
 import os
-import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from select import EPOLLIN, epoll
 from typing import Final, Protocol
 
 from flinkray.streaming.network.signal import Signal
@@ -29,11 +34,18 @@ STALL: Final = 0.005
 POLL_INTERVAL: Final = 0.0005
 """Least seconds between two looks at the sockets by tasks that are not waiting."""
 
+AWAKE: Final = 0.0001
+"""Seconds for which a task looks at the sockets again and again before it sleeps."""
+
+_MOST_DOUBLINGS: Final = 7
+"""If nothing arrives in :data:`AWAKE` seconds, tasks sleep at once 1, 3, 7, ... times, and at most
+2 to this power, less one."""
+
 LONGEST_SLEEP: Final = 3600.0
 """Most seconds of one sleep at the sockets: epoll takes no more than 24 days."""
 
-
-_Events = Sequence[tuple[selectors.SelectorKey, int]]
+_MOST_EVENTS: Final = 64
+"""Most sockets that one look reports. Later looks report the others."""
 
 
 class Polled(Protocol):
@@ -55,12 +67,12 @@ class Poller:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._selector = selectors.DefaultSelector()
+        self._epoll = epoll()
         self._woken, self._waker = os.pipe()
         self._has_pipe = True
         for end in (self._woken, self._waker):
             os.set_blocking(end, False)
-        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._epoll.register(self._woken, EPOLLIN)
         self._sockets: dict[int, Polled] = {}
         """Watched connections, by the number of the socket."""
         self._added: deque[int] = deque()
@@ -72,8 +84,13 @@ class Poller:
         """Held by the thread that reads."""
         self._turn = threading.Lock()
         """Held by the thread that sleeps until something arrives."""
-        self._sleeper: PollingSignal | None = None
-        """Signal of the task that has the turn and sleeps, or is about to."""
+        self.sleeper: PollingSignal | None = None
+        """Signal of the task that has the turn and sleeps, or is about to. Whoever sets this signal
+        calls :meth:`wake`."""
+        self._failures = 0
+        """How often in a row nothing has arrived in :data:`AWAKE` seconds."""
+        self._sleeps_at_once = 0
+        """How often tasks sleep at once before one stays awake again."""
         self._followers: deque[PollingSignal] = deque()
         """Signals of threads that wait and do not have the turn."""
         self._looks = 0
@@ -100,9 +117,9 @@ class Poller:
                 self._helper = helper
             number = polled.fileno()
             self._sockets[number] = polled
-            self._selector.register(number, selectors.EVENT_READ)
+            self._epoll.register(number, EPOLLIN)
         self._added.append(number)
-        self._wake()
+        self.wake()
 
     def close(self) -> None:
         """Stop reading, and close the sockets of all connections, which must have ended."""
@@ -110,7 +127,7 @@ class Poller:
             if self._is_closed:
                 return
             self._is_closed = True
-        self._wake()
+        self.wake()
         self._helper_looks.set()
         if self._helper is not None:
             self._helper.join()
@@ -118,7 +135,7 @@ class Poller:
             for polled in self._sockets.values():
                 polled.close_socket()
             self._sockets.clear()
-            self._selector.close()
+            self._epoll.close()
             os.close(self._woken)
             os.close(self._waker)
             self._has_pipe = False
@@ -135,7 +152,7 @@ class Poller:
         if self._reading.acquire(False):
             try:
                 if not self._is_closed:
-                    self._handle(self._selector.select(0), False)
+                    self._handle(self._epoll.poll(0, _MOST_EVENTS), False)
             finally:
                 self._reading.release()
         if self._is_helping:
@@ -144,9 +161,31 @@ class Poller:
     def wait(self, signal: PollingSignal, timeout: float) -> bool:
         """Wait for a signal, and handle what arrives meanwhile, unless another thread does. Returns
         whether the signal was set."""
+        if not self._sockets or not self._turn.acquire(False):
+            return self._follow(signal, timeout)
         deadline = None if timeout < 0 else time.monotonic() + timeout
-        if self._sockets and self._turn.acquire(False):
-            return self._lead(signal, deadline)
+        try:
+            while not self._is_closed:
+                self.sleeper = signal  # from here on, whoever sets the signal wakes this thread
+                if signal.take():
+                    return True
+                if deadline is None:
+                    self._sleep(LONGEST_SLEEP, self._sleeps_at_once == 0)
+                    continue
+                # Also a wait of no time reads: the helper leaves the sockets to threads that wait.
+                rest = min(max(deadline - time.monotonic(), 0.0), LONGEST_SLEEP)
+                self._sleep(rest, self._sleeps_at_once == 0 and rest > AWAKE)
+                if time.monotonic() >= deadline:
+                    return signal.take()
+        finally:
+            self.sleeper = None
+            self._looks += 1
+            self._turn.release()  # to nobody: this thread looks again after its step
+            if self._is_helper_parked:
+                self._helper_looks.set()
+        return signal.wait_only(-1 if deadline is None else max(deadline - time.monotonic(), 0))
+
+    def _follow(self, signal: PollingSignal, timeout: float) -> bool:
         self._followers.append(signal)
         if self._is_helping:
             self._ask_aside()
@@ -155,63 +194,52 @@ class Poller:
             self._followers.remove(signal)
         return was_set
 
-    def _lead(self, signal: PollingSignal, deadline: float | None) -> bool:
-        try:
-            while not self._is_closed:
-                self._sleeper = signal  # from here on, whoever sets the signal wakes this thread
-                if signal.take():
-                    return True
-                rest = LONGEST_SLEEP if deadline is None else deadline - time.monotonic()
-                # Also a wait of no time reads: the helper leaves the sockets to threads that wait.
-                self._sleep(min(max(rest, 0.0), LONGEST_SLEEP))
-                if deadline is not None and time.monotonic() >= deadline:
-                    return signal.take()
-        finally:
-            self._sleeper = None
-            self._give_turn_back()
-        return signal.wait_only(-1 if deadline is None else max(deadline - time.monotonic(), 0))
-
-    def _give_turn_back(self) -> None:
-        self._looks += 1
-        self._turn.release()
-        if self._is_helper_parked:
-            self._helper_looks.set()
-
-    def wake_sleeper(self, signal: PollingSignal) -> None:
-        if self._sleeper is signal:
-            self._wake()
-
-    def _wake(self) -> None:
+    def wake(self) -> None:
         with self._lock, suppress(BlockingIOError):  # a full pipe wakes the thread, too
             if self._has_pipe:
                 os.write(self._waker, b"\0")
 
     # --- what has arrived ------------------------------------------------------------------------
 
-    def _sleep(self, timeout: float | None) -> None:
+    def _sleep(self, timeout: float, stays_awake: bool) -> None:
         """Wait until something arrives, and handle it. Ends early at a wake-up, or after *timeout*
-        seconds; None: no limit. The turn is held."""
-        events = self._selector.select(timeout)
-        self._sleeper = None
+        seconds. *stays_awake*: at first for :data:`AWAKE` seconds. The turn is held."""
+        events = self._stay_awake() if stays_awake else []
+        if not events:
+            if self._sleeps_at_once:
+                self._sleeps_at_once -= 1
+            events = self._epoll.poll(timeout, _MOST_EVENTS)
+        self.sleeper = None
         with self._reading:
             self._handle(events, True)
 
-    def _handle(self, events: _Events, has_turn: bool) -> None:
-        for key, _ in events:
-            if key.fd != self._woken:
-                self._read(key.fd)
+    def _stay_awake(self) -> list[tuple[int, int]]:
+        until = time.monotonic() + AWAKE
+        while not (events := self._epoll.poll(0, _MOST_EVENTS)) and time.monotonic() < until:
+            os.sched_yield()
+        if events:
+            self._failures = 0
+        else:
+            self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
+            self._sleeps_at_once = 2**self._failures
+        return events
+
+    def _handle(self, events: list[tuple[int, int]], has_turn: bool) -> None:
+        for number, _ in events:
+            if number != self._woken:
+                polled = self._sockets.get(number)
+                if polled is not None and not polled.read_available():
+                    self._forget(number, polled)
             elif has_turn:  # otherwise the thread that sleeps would miss the wake-up
                 os.read(self._woken, 4096)
-        while self._added:
-            self._read(self._added.popleft())
+        if self._added:
+            self._handle([(self._added.popleft(), EPOLLIN)], False)
 
-    def _read(self, number: int) -> None:
-        polled = self._sockets.get(number)
-        if polled is not None and not polled.read_available():
-            with self._lock:
-                del self._sockets[number]
-                self._selector.unregister(number)
-            polled.close_socket()
+    def _forget(self, number: int, polled: Polled) -> None:
+        with self._lock:
+            del self._sockets[number]
+            self._epoll.unregister(number)
+        polled.close_socket()
 
     # --- the helper ---------------------------------------------------------------------------
 
@@ -237,7 +265,7 @@ class Poller:
         self._is_helping = True
         try:
             while not (self._is_aside_wanted or self._followers or self._is_closed):
-                self._sleep(None)
+                self._sleep(LONGEST_SLEEP, False)
         finally:
             self._is_helping = False
             self._turn.release()
@@ -247,32 +275,34 @@ class Poller:
     def _ask_aside(self) -> None:
         if not self._is_aside_wanted:
             self._is_aside_wanted = True
-            self._wake()
+            self.wake()
 
 
 class PollingSignal(Signal):
     """A signal of a task: the thread that waits for the signal also reads the connections of its
     process. :meth:`wait` may return early."""
 
-    __slots__ = ("_poller",)
+    __slots__ = ("_poller", "take")
 
     def __init__(self, poller: Poller) -> None:
         super().__init__()
         self._poller = poller
+        self.take: Callable[[], bool] = partial(self._lock.acquire, False)
+        """Returns whether the signal is set, and clears it."""
 
     def set(self) -> None:
-        super().set()
-        self._poller.wake_sleeper(self)
+        try:
+            self._lock.release()
+        except RuntimeError:
+            return  # it is set already, and who has set it wakes the thread
+        if self._poller.sleeper is self:
+            self._poller.wake()
 
     def wait(self, timeout: float = -1) -> bool:
-        return self._lock.acquire(False) or self._poller.wait(self, timeout)
+        return self.take() or self._poller.wait(self, timeout)
 
     def poll(self) -> None:
         self._poller.poll()
-
-    def take(self) -> bool:
-        """Return whether the signal is set, and clear it."""
-        return self._lock.acquire(False)
 
     def wait_only(self, timeout: float) -> bool:
         """Wait without reading."""

@@ -89,7 +89,8 @@ class ResultPartition:
         """Return whether the writer may write on: less data waits for the consumers than the limit
         allows. Raises ConsumerLostError, PartitionReleasedError: the output can no longer be read.
         """
-        self.check()
+        if self._failure is not None or self._unsent is not None:
+            self.check()
         has_room = self.full <= 0 and self.queued < self._most_queued
         if has_room:
             if self._full_since is not None:

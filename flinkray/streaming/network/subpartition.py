@@ -19,6 +19,7 @@ from flinkray.streaming.network.buffers import (
     in_halves,
     in_pieces,
 )
+from flinkray.streaming.network.element_codec import Encoded
 from flinkray.streaming.network.errors import BatchTooLargeError
 from flinkray.streaming.network.metrics import ChannelMetrics
 from flinkray.streaming.records.elements import (
@@ -48,11 +49,17 @@ class SubpartitionView(Protocol):
     position: int
     """Number of buffers that this view has taken. Used by results that are read several times."""
 
-    def becomes_ready(self) -> bool:
-        """Note that the subpartition has data for this consumer. Returns whether the caller has to
-        call :meth:`notify`, after it has released the partition's lock."""
+    def becomes_ready(self, buffer: Buffer) -> bool:
+        """Note that the subpartition has data for this consumer, first of all *buffer*. Returns
+        whether the caller has to call :meth:`notify`, after it has released the partition's lock.
+        """
 
     def notify(self) -> None: ...
+
+    def pass_on(self, encoded: Encoded) -> Callable[[], None] | None:
+        """Take elements, before which no buffer waits, if they can be sent at once. Returns a
+        callback that sends them; the caller has to call it after it has released the partition's
+        lock, whatever else happens. None: the elements have to wait in a buffer."""
 
     def overtake(self, barrier: Barrier) -> Callable[[], None]:
         """Give *barrier* to the consumer before all waiting buffers; only for consumers in this
@@ -103,6 +110,7 @@ class Subpartition:
         UnpicklableRecordsError, BatchTooLargeError: these records cannot be sent."""
         self.partition.check()
         size = self._size_of(element)
+        notify: Callable[[], None] | None = None
         with self._lock:
             if size >= self._segment // 2:
                 waiting = self._take_signs()
@@ -114,9 +122,11 @@ class Subpartition:
             elif isinstance(element, EVENTS):
                 self._finish_open()
                 self._finish([element], 0)
+            elif self._timeout == 0:
+                notify = self._put_alone(element, size)
             else:
                 self._add(element, size)
-            notify = self._ready()
+            notify = notify or self._ready()
         if notify is not None:
             notify()
 
@@ -142,7 +152,7 @@ class Subpartition:
             self._finish_open()
             buffer = self._new_buffer([waiting.barrier], 0)
             buffer.waiting = waiting
-            self._buffers.append(buffer)
+            self._keep(buffer)
             notify = self._ready()
         if notify is not None:
             notify()
@@ -199,6 +209,25 @@ class Subpartition:
             return int(len(element) * self.partition.record_size)
         return _SIGN_SIZE
 
+    def _put_alone(self, element: Element, size: int) -> Callable[[], None] | None:
+        """Write an element that does not wait for others. Returns a callback that the caller has to
+        call after it has released the lock. None: the element waits for the consumer."""
+        view = self.view
+        if view is None or not view.is_remote or self._buffers:
+            self._finish([element], size)
+            return None
+        try:
+            encoded = self._encode([element])
+        except BatchTooLargeError:
+            self._finish([element], size)
+            return None
+        sending = view.pass_on(encoded)
+        if sending is None:
+            self._keep(_encoded_buffer([element], encoded))
+        else:
+            self._note_sent(encoded.records, encoded.size)
+        return sending
+
     def _add(self, element: Element, size: int) -> None:
         opened = self._open
         if opened and type(element) is Watermark and type(opened[-1]) is Watermark:
@@ -208,7 +237,7 @@ class Subpartition:
             opened.append(element)
             self._open_size += size
         timeout = self._timeout
-        if timeout == 0 or self._open_size >= self._segment:
+        if self._open_size >= self._segment:
             self._finish_open()
         elif timeout is not None:
             if len(opened) == 1:
@@ -262,25 +291,22 @@ class Subpartition:
             self._keep(buffer)
 
     def _keep(self, buffer: Buffer) -> None:
+        self._account(buffer.size)
         self._buffers.append(buffer)
 
     def _new_buffer(self, elements: Sequence[Element], size: int) -> Buffer:
-        buffer = Buffer(elements, count_records(elements), size + OVERHEAD)
-        if self.view is None or self.view.is_remote:
-            self._encode(buffer, elements)
-        self._account(buffer.size)
-        return buffer
+        view = self.view
+        if view is not None and not view.is_remote:
+            return Buffer(elements, count_records(elements), size + OVERHEAD)
+        return _encoded_buffer(elements, self._encode(elements))
 
-    def _encode(self, buffer: Buffer, elements: Sequence[Element]) -> None:
+    def _encode(self, elements: Sequence[Element]) -> Encoded:
         partition = self.partition
         encoded = partition.encoder.encode(elements, self.known_schemas)
-        buffer.elements = None
-        buffer.descriptions = encoded.descriptions
-        buffer.parts = encoded.parts
-        buffer.size = encoded.size + OVERHEAD
-        if buffer.records:
-            seen = encoded.size / buffer.records
+        if encoded.records:
+            seen = encoded.size / encoded.records
             partition.record_size += (seen - partition.record_size) / 8
+        return encoded
 
     def overtake(self, waiting: WaitingBarrier) -> list[Callable[[], None] | None]:
         """Send a waiting barrier before the buffers in front of it, unless it was sent already.
@@ -315,6 +341,7 @@ class Subpartition:
             return view.overtake(barrier)
         buffer = self._new_buffer([barrier], 0)
         buffer.is_urgent = True
+        self._account(buffer.size)
         place = sum(1 for _ in takewhile(lambda waiting: waiting.is_urgent, self._buffers))
         self._buffers.insert(place, buffer)
         return None
@@ -329,8 +356,8 @@ class Subpartition:
     def _ready(self) -> Callable[[], None] | None:
         """Tell the view that there are new buffers. Returns a callback that the caller has to call
         after it has released the lock; None: the view needs no call."""
-        view = self.view
-        if view is not None and self._buffers and view.becomes_ready():
+        view, buffers = self.view, self._buffers
+        if view is not None and buffers and view.becomes_ready(buffers[0]):
             return view.notify
         return None
 
@@ -345,7 +372,7 @@ class Subpartition:
                 f"subpartition {self.index} of {self.partition.id} is read by another consumer"
             )
         self.view = view
-        return bool(self._buffers) and view.becomes_ready()
+        return bool(self._buffers) and view.becomes_ready(self._buffers[0])
 
     def head(self, view: SubpartitionView) -> Buffer | None:
         return self._buffers[0] if self._buffers else None
@@ -355,7 +382,7 @@ class Subpartition:
         consumer in this process."""
         buffer = self._buffers.popleft()
         self._account(-buffer.size)
-        self.note_sent(buffer)
+        self._note_sent(buffer.records, buffer.data_size)
         waiting = buffer.waiting
         if waiting is not None:
             waiting.leave(self.index, ())
@@ -363,8 +390,11 @@ class Subpartition:
                 self.partition.settled.append(waiting)
         return buffer
 
-    def note_sent(self, buffer: Buffer) -> None:
-        self._sent.add_buffer(buffer.records, buffer.data_size)
+    def _note_sent(self, records: int, size: int) -> None:
+        sent = self._sent
+        sent.buffers += 1
+        sent.records += records
+        sent.bytes += size
 
     def discard(self) -> list[SubpartitionView]:
         """Drop the waiting buffers and detach the reader. Returns a list with the reader's view,
@@ -387,3 +417,11 @@ class Subpartition:
 
     def lost(self, view: SubpartitionView, failure: Exception) -> None:
         self.partition.consumer_lost(failure)
+
+
+def _encoded_buffer(elements: Sequence[Element], encoded: Encoded) -> Buffer:
+    buffer = Buffer(elements, encoded.records, encoded.size + OVERHEAD)
+    buffer.elements = None
+    buffer.descriptions = encoded.descriptions
+    buffer.parts = encoded.parts
+    return buffer

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from flinkray.streaming.network.buffers import OVERHEAD, Buffer, QueuedBarrier
+from flinkray.streaming.network.element_codec import Encoded
 from flinkray.streaming.network.errors import ConsumerLostError
 from flinkray.streaming.network.frames import DATA, FAILED, SHARED_DATA, Part, head
 from flinkray.streaming.network.shared_memory import SHARED_FROM
@@ -22,6 +23,13 @@ class Sender(Protocol):
         """Put the view into the queue of views with something to send. *is_first*: at its front."""
 
     def send(self, frame: bytes) -> None: ...
+
+    def begin(self) -> bool:
+        """Return whether nothing else waits to be sent, and no other thread sends. If so, the
+        caller has to call :meth:`send_begun`; until then no other thread sends."""
+
+    def send_begun(self, frames: list[Part]) -> None:
+        """Send frames after :meth:`begin`, and all that was queued meanwhile."""
 
     def share(self, parts: Sequence[Part], size: int) -> int | None:
         """Copy a body to shared memory and return the region's number. None: use the socket."""
@@ -55,8 +63,8 @@ class RemoteView:
         """Whether the next buffer is an event.
         Events are sent before the data of other channels."""
 
-    def becomes_ready(self) -> bool:
-        if self._is_waiting or not self._can_send():
+    def becomes_ready(self, buffer: Buffer) -> bool:
+        if self._is_waiting or not self._can_send(buffer):
             return False
         self._is_waiting = True
         return True
@@ -64,14 +72,23 @@ class RemoteView:
     def notify(self) -> None:
         self._sender.enqueue(self, self._is_event_next)
 
+    def pass_on(self, encoded: Encoded) -> Callable[[], None] | None:
+        size = encoded.size
+        if self._credit <= OVERHEAD or self._overtaking or size >= SHARED_FROM:
+            return None
+        header = self._channel, self._sequence + 1, 0, False, encoded.descriptions
+        frames = [head(DATA, header, size), *encoded.parts]
+        if not self._sender.begin():
+            return None
+        self._sequence += 1
+        self._credit -= OVERHEAD + size
+        return partial(self._sender.send_begun, frames)
+
     def overtake(self, barrier: Barrier) -> Callable[[], None]:
         raise AssertionError("what another process reads is sent in buffers")
 
-    def _can_send(self) -> bool:
-        buffer = self._subpartition.head(self)
-        self._is_event_next = buffer is not None and buffer.is_event
-        if buffer is None:
-            return False
+    def _can_send(self, buffer: Buffer) -> bool:
+        self._is_event_next = buffer.is_event
         if self._overtaking:
             return self._credit > 0
         return buffer.is_urgent or self._credit > OVERHEAD
@@ -91,7 +108,8 @@ class RemoteView:
         with self._lock:
             self._credit += size
             self._overtaking -= overtaking
-            is_ready = self.becomes_ready()
+            buffer = self._subpartition.head(self)
+            is_ready = buffer is not None and self.becomes_ready(buffer)
         if is_ready:
             self.notify()
 
@@ -103,14 +121,14 @@ class RemoteView:
         taken: list[tuple[Buffer, int, int]] = []
         total = 0
         with self._lock:
-            again = self._can_send()
-            while again and total < most:
+            buffer = subpartition.head(self)
+            while (again := buffer is not None and self._can_send(buffer)) and total < most:
                 buffer = subpartition.pop(self)
                 self._pay(buffer)
                 self._sequence += 1
                 total += buffer.size
                 taken.append((buffer, self._sequence, subpartition.queued))
-                again = self._can_send()
+                buffer = subpartition.head(self)
             self._is_waiting = again
             is_first = self._is_event_next
         if taken:
@@ -118,7 +136,7 @@ class RemoteView:
         frames: list[Part] = []
         for buffer, sequence, backlog in taken:
             header = self._channel, sequence, backlog, buffer.is_urgent, buffer.descriptions
-            size = buffer.data_size
+            size = buffer.size - OVERHEAD
             region = self._sender.share(buffer.parts, size) if size >= SHARED_FROM else None
             if region is None:
                 frames.append(head(DATA, header, size))
@@ -173,7 +191,7 @@ class LocalView:
         self._barriers: deque[QueuedBarrier] = deque()
         """Barriers that the task gets before all waiting buffers."""
 
-    def becomes_ready(self) -> bool:
+    def becomes_ready(self, buffer: Buffer) -> bool:
         if self._is_listed:
             return False
         self._is_listed = True
@@ -181,6 +199,9 @@ class LocalView:
 
     def notify(self) -> None:
         self._on_data()
+
+    def pass_on(self, encoded: Encoded) -> Callable[[], None] | None:
+        raise AssertionError("what a task in this process reads is not encoded")
 
     def overtake(self, barrier: Barrier) -> Callable[[], None]:
         queued = QueuedBarrier(barrier)

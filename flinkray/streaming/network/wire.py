@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from flinkray.core.errors import RpcConnectionError
 from flinkray.rpc.wire.fragments import LENGTH
@@ -21,6 +21,11 @@ _MOST_PARTS = 512
 
 _ENDED = "the connection was closed by the other side"
 
+MOST_READ_AT_ONCE: Final = 2**20
+"""Bytes after which a wire says once that no data has arrived. A peer that sends faster than this
+process reads would otherwise keep the reading thread for ever. The poller reports the rest again.
+"""
+
 
 class Wire(Protocol):
     """A connection as a stream of bytes. One thread reads, and writers take turns."""
@@ -28,12 +33,17 @@ class Wire(Protocol):
     is_on_one_node: bool
     """Whether both ends are on the same machine."""
 
+    is_empty: bool = False
+    """Whether the next read would return -1, because the last one has taken all that had arrived.
+    The reader may set this to False instead of reading. False if that is not known."""
+
     def fileno(self) -> int:
         """Return the number of the socket, which a :class:`Poller` watches."""
 
     def try_recv_into(self, view: memoryview) -> int:
         """Write the data that has arrived to *view*, and return the number of bytes. 0: the
-        connection has ended. -1: no data has arrived."""
+        connection has ended. -1: no data has arrived, or :data:`MOST_READ_AT_ONCE` bytes were
+        returned since the last -1."""
 
     def send(self, parts: Sequence[Part]) -> None:
         """Send all parts. Blocks until they are sent."""
@@ -52,6 +62,7 @@ class SocketWire(ABC):
     """A connection over a blocking or non-blocking socket."""
 
     is_on_one_node: bool
+    is_empty = False
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
@@ -82,22 +93,28 @@ class PlainWire(SocketWire):
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
         self.is_on_one_node = sock.family == socket.AF_UNIX
-        self._is_empty = False
-        """Whether the last read has taken all that had arrived."""
+        self._left = MOST_READ_AT_ONCE
+        """Bytes to read before :meth:`try_recv_into` returns -1."""
 
     def recv_into(self, view: memoryview) -> int:
         return self.socket.recv_into(view)
 
     def try_recv_into(self, view: memoryview) -> int:
-        if self._is_empty:  # saves a call to the system, and the exception that it would raise
-            self._is_empty = False
+        if self.is_empty or self._left <= 0:
+            self.is_empty = False
+            self._left = MOST_READ_AT_ONCE
             return -1
         try:
             # the socket itself stays blocking, for the thread that writes
             received = self.socket.recv_into(view, 0, socket.MSG_DONTWAIT)
         except BlockingIOError:
+            self._left = MOST_READ_AT_ONCE
             return -1
-        self._is_empty = 0 < received < len(view)
+        if received == len(view):
+            self._left -= received
+        elif received:  # to know this saves a call to the system, and the exception that it raises
+            self.is_empty = True
+            self._left = MOST_READ_AT_ONCE
         return received
 
     def send(self, parts: Sequence[Part]) -> None:
@@ -130,6 +147,8 @@ class TlsWire(SocketWire):
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=is_server)
         self._session = threading.Lock()
         self._writing = threading.Lock()
+        self._left = MOST_READ_AT_ONCE
+        """Bytes to receive before :meth:`try_recv_into` returns -1."""
 
     def go_on_with_handshake(self) -> bool:
         """Continue the TLS handshake. Return True when it is complete.
@@ -159,6 +178,7 @@ class TlsWire(SocketWire):
         try:
             return self._receive(view, socket.MSG_DONTWAIT)
         except BlockingIOError:
+            self._left = MOST_READ_AT_ONCE
             return -1
 
     def _receive(self, view: memoryview, flags: int) -> int:
@@ -198,9 +218,12 @@ class TlsWire(SocketWire):
                 self.socket.sendall(data)
 
     def _feed(self, flags: int = 0) -> bool:
+        if self._left <= 0 and flags:
+            raise BlockingIOError
         data = self.socket.recv(262_144, flags)
         if not data:
             return False
+        self._left -= len(data)
         self._incoming.write(data)
         return True
 

@@ -136,6 +136,7 @@ class SilentWire:
     """A wire that takes all, and brings nothing."""
 
     is_on_one_node = False
+    is_empty = False
 
     def fileno(self) -> int:
         raise AssertionError("nothing is read from this wire")

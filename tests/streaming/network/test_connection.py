@@ -7,10 +7,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
 from flinkray.rpc.wire import codec
+from flinkray.rpc.wire.tls import tls_of
 from flinkray.streaming.network import NetworkEnvironment, ResultPartition, WireFormatError
 from flinkray.streaming.network.buffers import OVERHEAD
 from flinkray.streaming.network.connection import Connection, FrameReader
@@ -27,9 +29,15 @@ from flinkray.streaming.network.frames import (
     head,
 )
 from flinkray.streaming.network.settings import NetworkSettings
-from flinkray.streaming.network.wire import PlainWire
+from flinkray.streaming.network.wire import (
+    MOST_READ_AT_ONCE,
+    PlainWire,
+    TlsWire,
+    Wire,
+)
 from flinkray.streaming.records.elements import END_OF_INPUT, Barrier, Columns
 from flinkray.testing import ManualClock
+from tests.rpc.certificates import ray_tls_environment
 from tests.streaming.network.networks import (
     PATIENCE,
     Reading,
@@ -65,6 +73,8 @@ class _HeldWire(SilentWire):
 
 class _Sent:
     """What was sent, to be read again."""
+
+    is_empty = False
 
     def __init__(self, parts: list[Part]) -> None:
         self._data = b"".join(bytes(part) for part in parts)
@@ -195,6 +205,53 @@ def test_connection_that_receives_garbage_is_closed_with_a_reason() -> None:
         theirs.close()
 
 
+class _FastPeer:
+    """Sends another request as soon as one of its requests is handled."""
+
+    request: bytes = head(REQUEST, (0, codec.encode("p"), 0, 0, "x" * 30_000))
+
+    def __init__(self, wire: Wire) -> None:
+        self.handled = 0
+        self._wire = wire
+
+    def send(self) -> None:
+        self._wire.send([self.request])
+
+    def requested(self, *request: object) -> None:
+        self.handled += 1
+        assert self.handled < 500, "one look goes on for ever"
+        self.send()
+
+    def withdrawn(self, *channel: object) -> None: ...
+
+
+@pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "TLS"])
+def test_one_look_at_a_fast_peer_reads_a_limited_number_of_bytes(
+    has_tls: bool, tmp_path: Path
+) -> None:
+    ours, theirs = socket.socketpair()
+    wires: list[PlainWire | TlsWire] = [PlainWire(ours), PlainWire(theirs)]
+    if has_tls:
+        tls = tls_of(ray_tls_environment(tmp_path))
+        assert tls is not None
+        one, other = TlsWire(ours, tls.client, False), TlsWire(theirs, tls.server, True)
+        handshake = threading.Thread(target=other.go_on_with_handshake)
+        handshake.start()
+        one.go_on_with_handshake()
+        handshake.join(PATIENCE)
+        wires = [one, other]
+    peer = _FastPeer(wires[1])
+    connection = Connection(wires[0], "peer", peer, lambda _: None)
+    for _ in range(5):
+        peer.send()
+    for look in (1, 2):
+        assert connection.read_available()
+        seen = peer.handled * len(peer.request)
+        assert look * MOST_READ_AT_ONCE / 2 < seen < look * MOST_READ_AT_ONCE * 2
+    connection.fail("the test ends")
+    wires[1].close()
+
+
 class _RecordingWire(_HeldWire):
     """A wire that takes all at once, and knows which frames came with which call."""
 
@@ -232,6 +289,39 @@ def _with_credit_to_come(
     for batch in batches:
         partition.subpartitions[0].put(batch)
     return wire, connection
+
+
+class _InterruptedWire(_RecordingWire):
+    """A wire that another thread queues a frame for, while the first batch is being sent."""
+
+    connection: Connection | None = None
+
+    def try_send(self, parts: Sequence[Part]) -> list[Part]:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.send(head(LEFT, (False,)))
+        return super().try_send(parts)
+
+
+def test_small_batches_on_an_idle_connection_are_sent_one_by_one_with_nothing_left_behind() -> None:
+    with network() as make:
+        environment = make("process")
+        wire = _InterruptedWire()
+        connection = Connection(wire, "peer", environment, lambda _: None)
+        partition = environment.create_partition("p", "Source", 1, buffer_timeout=0)
+        connection._handle(REQUEST, (0, codec.encode("p"), 0, OVERHEAD + 1, "Sink"), None)
+        wire.connection = connection
+        for count in (1, 2, 3):
+            partition.subpartitions[0].put(numbers(count))
+        assert wire.calls == [[ACCEPTED], [DATA], [LEFT]]
+        assert partition.metrics().queued_buffers == 2  # credit is missing
+        connection._handle(CREDIT, ((0, 10**9, 0),), None)
+        assert wire.calls[3:] == [[DATA, DATA]]
+        partition.subpartitions[0].put(numbers(4))
+        partition.subpartitions[0].put(numbers(5))
+        assert wire.calls[4:] == [[DATA], [DATA]]
+        assert partition.metrics().records == 1 + 2 + 3 + 4 + 5
+        connection.close("the test ends")
 
 
 def test_thread_that_receives_credit_sends_a_limited_number_of_buffers_itself() -> None:

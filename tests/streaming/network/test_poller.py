@@ -70,6 +70,69 @@ def test_waiting_task_reads_its_data_in_its_own_thread() -> None:
         assert set(task.readers) == {threading.current_thread()}
 
 
+class _Looks:
+    """The epoll of a poller. Something arrives when the test says so. A sleep ends at once."""
+
+    def __init__(self, environment: NetworkEnvironment, signal: PollingSignal) -> None:
+        self._epoll = environment._poller._epoll
+        environment._poller._epoll = self  # type: ignore[assignment]
+        self._signal = signal
+        self.arrives = False
+        self.sleeps: list[int] = []
+        """Number of sleeps after each look."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._epoll, name)
+
+    def poll(self, timeout: float, most: int) -> list[tuple[int, int]]:
+        if timeout:
+            self.sleeps[-1] += 1
+            self._signal.set()
+            return []
+        self.sleeps.append(0)
+        arrives, self.arrives = self.arrives, False
+        return [(-1, 1)] if arrives else []
+
+
+def test_waiting_task_stays_awake_more_rarely_the_more_often_nothing_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(poller, "AWAKE", 0.0)
+    with network() as make:
+        producer, consumer = make("producer"), _without_helper(make("consumer"))
+        task = _Task(consumer, producer)
+        task.signal.take()
+        looks = _Looks(consumer, task.signal)
+        for _ in range(2 + 4 + 8):
+            task.signal.wait()
+        assert looks.sleeps == [2, 4, 8]
+        looks.arrives = True
+        for _ in range(2 + 4 + 8 + 16 + 32 + 64 + 128 + 128):
+            task.signal.wait()
+        assert looks.sleeps[3:] == [0, 2, 4, 8, 16, 32, 64, 128, 128]
+
+
+def test_waiting_task_does_not_sleep_if_its_data_arrives_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(poller, "AWAKE", PATIENCE / 2)
+    with network() as make:
+        producer, consumer = make("producer"), _without_helper(make("consumer"))
+        writing, task = _write(producer), _Task(consumer, producer)
+        poll, timeouts = consumer._poller._epoll.poll, set()
+
+        def noting(timeout: float, most: int) -> list[tuple[int, int]]:
+            timeouts.add(timeout)
+            return poll(timeout, most)
+
+        monkeypatch.setattr(_Looks(consumer, task.signal), "poll", noting)
+        for count in range(1, 100):
+            join = in_background(partial(writing.put, numbers(count)))
+            assert len(task.next()) == count  # type: ignore[arg-type]
+            join()
+        assert timeouts == {0}
+
+
 def test_task_reads_between_its_steps_although_another_thread_sleeps_at_the_sockets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -45,6 +45,8 @@ from tests.streaming.network.networks import (
 class _Bytes:
     """A source that gives its bytes in pieces of the sizes that it is told."""
 
+    is_empty = False
+
     def __init__(self, data: bytes, pieces: random.Random | None = None) -> None:
         self._data = data
         self._pieces = pieces
