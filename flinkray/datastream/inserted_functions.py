@@ -52,6 +52,10 @@ class KeyOfTagged(KeySelector[Any, Any]):
         side, tagged = value
         return self._selects[side](tagged)
 
+    def _keys_of_all(self, values: Iterable[Any]) -> list[Any]:
+        selects = self._selects
+        return [selects[side](tagged) for side, tagged in values]
+
 
 class OfBoth(WindowFunction[Any, Any, Any, Any]):
     """Window function for the pairs of :class:`TagOperator`. It divides the values of a window into
@@ -87,10 +91,12 @@ class OfPairs(OfBoth):
 
     def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterable[Any]:
         records = inputs if type(inputs) is list else list(inputs)
-        if len(records) > 2:
-            return super().apply(key, window, records)
-        sides = dict(records)
-        return (self._call(sides[0], sides[1]),) if len(sides) == 2 else ()
+        if len(records) != 2:
+            return super().apply(key, window, records) if len(records) > 2 else ()
+        (side, first), (other, second) = records
+        if side == other:
+            return ()
+        return (self._call(first, second) if side == 0 else self._call(second, first),)
 
     def _results(self, first: list[Any], second: list[Any]) -> Iterable[Any]:
         call = self._call

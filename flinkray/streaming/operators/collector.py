@@ -7,6 +7,8 @@ of them in memory. Results that user code could still change are copied when the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from operator import itemgetter
 from typing import Any
 
 from flinkray.core.values import IMMUTABLE
@@ -75,6 +77,31 @@ class Collector:
                 limit = self._limit = self._put_out(*self._take())
                 values = self._values
 
+    def of_timers(
+        self,
+        process: Callable[[Any, Any], Iterable[Any] | None],
+        timers: Sequence[tuple[Any, Any]],
+        key_context: Any,
+        timestamp: int,
+    ) -> None:
+        """Add the results of ``process(timer, None)`` for each timer (key, namespace), with this
+        timestamp, as :meth:`add` does. ``key_context.key`` is set for each timer."""
+        values, times = process_each(
+            process,
+            iter(timers),
+            None,
+            map(itemgetter(0), timers),
+            key_context,
+            repeat(timestamp),
+            self._put_out_behind,
+            self._own,
+            _refuse_single,
+            IMMUTABLE,
+            max(1, self._limit - len(self._values)),
+        )
+        self._values += values
+        self._times += times or ()
+
     def begin(self, origin: Origin | None = None) -> int:
         """Prepare for the results of a batch (from *origin*) or of timers. Returns the size of the
         first portion: how many records or timers to process before others have their turn."""
@@ -90,6 +117,12 @@ class Collector:
         values, times = self._values, self._times
         self._values, self._times = [], []
         return values, times or None
+
+    def _put_out_behind(self, values: list[Any], times: list[int] | None) -> int:
+        self._values += values
+        self._times += times or ()
+        self._limit = self._put_out(*self._take())
+        return self._limit
 
     def _put_out(self, values: list[Any], times: list[int] | None) -> int:
         self._emit(values, times)

@@ -29,7 +29,7 @@ class Keys:
         self.field: str | None = None
         if isinstance(selector, str):
             self.field = selector
-            self._of: Callable[[Any], Any] = itemgetter(selector)
+            of: Callable[[Any], Any] = itemgetter(selector)
         else:
             of = getattr(selector, "get_key", selector)
             if not callable(of):
@@ -39,7 +39,9 @@ class Keys:
                 )
             refuse_coroutines(selector, "get_key")
             refuse_signatures(selector, "get_key")
-            self._of = of
+        self._of = of
+        self._of_all: Callable[[Iterator[Any]], list[Any]]
+        self._of_all = getattr(selector, "_keys_of_all", lambda values: list(map(of, values)))
         self.selector = selector
         self.key_type = key_type
         self._kind = _kind_of(key_type)
@@ -100,7 +102,10 @@ class Keys:
 
     def selected(self, block: Block) -> list[Any]:
         """Return the selector's result for each value, without checking that it can be a key."""
-        keys = list(map(self._of, self._read(block)))
+        try:
+            keys = self._of_all(self._read(block))
+        except StopIteration as error:
+            raise StreamError(_ENDED) from error
         if len(keys) < len(block.values):  # StopIteration of the selector has ended ``map``
             self._report_end(block.values[len(keys)])
         return keys

@@ -6,7 +6,8 @@ record. Records are combined by window and key before they go into the state.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from flinkray.kernels.rows import append_panes, fold_panes, own, own_all
@@ -16,7 +17,7 @@ from flinkray.streaming.operators.operator import OperatorState, OperatorStateCa
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.windowing.assigners import _TimeWindows
-from flinkray.streaming.windowing.contents import ListContents, Process
+from flinkray.streaming.windowing.contents import ListContents
 from flinkray.streaming.windowing.operator import WindowOperator, WindowSpec
 from flinkray.streaming.windowing.triggers import EventTimeTrigger
 from flinkray.streaming.windowing.window import TimeWindow
@@ -57,7 +58,6 @@ class AlignedWindowOperator(WindowOperator):
         assert isinstance(self.spec.assigner, _TimeWindows)
         self._assigner = self.spec.assigner
         self.timers.fire_together = self._fire
-        self._has_window_state = isinstance(self.spec.evaluation, Process)
         self._combined: dict[TimeWindow, dict[Any, Any]] = {}
         """By window and key: contents that are newer than those in the table."""
         self._panes: dict[int, Sequence[Any]] = {}
@@ -192,27 +192,31 @@ class AlignedWindowOperator(WindowOperator):
 
     def _fire(self, timestamp: int, timers: Sequence[tuple[Any, Any]]) -> None:
         """Evaluate or remove the windows whose timers are at *timestamp*."""
-        spec, table, context = self.spec, self.table, self.key_context
-        own_key, take, read = self.context.own, spec.contents.take, spec.contents.read
-        at, results_of, add = (
-            self.function_context.at_place,
-            spec.evaluation.results,
-            self.results.add,
-        )
+        spec, table, at = self.spec, self.table, self.function_context.at_place
+        own_key, evaluate = self.context.own, spec.evaluation.without_context()
+        take = table.take if self._appends else partial(spec.contents.take, table)
         previous, end, ends = None, 0, False
-        for timer in timers:
+
+        def fire(timer: tuple[Any, Any], _: None) -> Iterable[Any] | None:
+            nonlocal previous, end, ends
             key, window = timer
-            context.key = key
             if window is not previous:
                 previous, end = window, window.end - 1
                 ends = timestamp == min(end + spec.allowed_lateness, MAX_TIMESTAMP)
             if timestamp == end:
-                elements = take(table, timer) if ends else read(table, timer)
+                elements = take(timer) if ends else spec.contents.read(table, timer)
                 if elements:
                     self._evaluated = timer
-                    add(results_of(own_key(key), at(timer), elements), end)
+                    if evaluate is not None:
+                        return evaluate(own_key(key), window, elements)
+                    self.results.add(
+                        spec.evaluation.results(own_key(key), at(timer), elements), end
+                    )
             elif ends:
                 table.remove(timer)
-            if ends and self._has_window_state:
+            if ends and evaluate is None:
                 spec.evaluation.clear(at(timer))
+            return None
+
+        self.results.of_timers(fire, timers, self.key_context, timestamp)
         self._evaluated = None

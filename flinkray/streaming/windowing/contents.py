@@ -224,6 +224,11 @@ class WindowEvaluation(ABC):
     def results(self, key: Any, context: Any, elements: Sequence[Any]) -> Iterable[Any] | None:
         """Return the results of a window; *context* is the context of process window functions."""
 
+    def without_context(self) -> Callable[[Any, Any, Sequence[Any]], Iterable[Any] | None] | None:
+        """Return a function that makes the same results of key, window and elements. None: the
+        evaluation needs a context."""
+        return None
+
     def clear(self, context: Any) -> None:
         """Called when the window is removed: clear the state that the function keeps for it."""
         return
@@ -235,6 +240,9 @@ class PassOn(WindowEvaluation):
     def results(self, key: Any, context: Any, elements: Sequence[Any]) -> Iterable[Any] | None:
         return elements
 
+    def without_context(self) -> Callable[[Any, Any, Sequence[Any]], Iterable[Any] | None]:
+        return self.results
+
 
 class Apply(WindowEvaluation):
     """Calls a WindowFunction, or an AllWindowFunction if there are no keys."""
@@ -244,9 +252,11 @@ class Apply(WindowEvaluation):
         self._keyed = keyed
 
     def results(self, key: Any, context: Any, elements: Sequence[Any]) -> Iterable[Any] | None:
-        if self._keyed:
-            return self.function.apply(key, context.window(), elements)  # type: ignore[no-any-return]
-        return self.function.apply(context.window(), elements)  # type: ignore[no-any-return]
+        return self.without_context()(key, context.window(), elements)
+
+    def without_context(self) -> Callable[[Any, Any, Sequence[Any]], Iterable[Any] | None]:
+        apply: Callable[..., Iterable[Any] | None] = self.function.apply
+        return apply if self._keyed else lambda key, window, elements: apply(window, elements)
 
 
 class Process(WindowEvaluation):
