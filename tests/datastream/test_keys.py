@@ -569,6 +569,24 @@ def test_key_selector_of_mutable_keys_that_raises_stop_iteration_fails_the_progr
         list(stream.execute_and_collect())
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_key_selector_of_a_join_that_raises_stop_iteration_fails_the_program(side: int) -> None:
+    def select(value: int) -> int:
+        if value == 3:
+            raise StopIteration
+        return value
+
+    selectors = [lambda value: value, select]
+    env = _environment()
+    first, second = (
+        env.from_collection([1, 2, 3, 4]).assign_timestamps_and_watermarks(STAMPED) for _ in "ab"
+    )
+    keyed = first.join(second).where(selectors[side]).equal_to(selectors[1 - side])
+    joined = keyed.window(TumblingEventTimeWindows.of(10)).apply(lambda a, b: a)
+    with pytest.raises(OperatorError, match="has raised StopIteration"):
+        list(joined.execute_and_collect())
+
+
 STAMPED = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda v, _: v)
 
 

@@ -161,6 +161,16 @@ def test_many_combined_records_go_into_the_table_after_their_block(keys: int, st
     assert not len(operator.table)
 
 
+def test_results_of_windows_keep_their_order_from_portion_to_portion() -> None:
+    h = harness(TEN, evaluation=PassOn())
+    records = [(key, 1) for key in range(10)]
+    h.process(*records, *records, *records, at=[5] * 10 + [15] * 10 + [25] * 10)
+    h.watermark(100)
+    expected = [(record, end) for end in (9, 19, 29) for record in records]
+    assert [(it.value, it.timestamp) for it in h.output() if type(it) is Record] == expected
+    assert [len(batch) for batch in h.batches()] == [16, 14]
+
+
 def test_results_fired_by_one_watermark_are_one_batch() -> None:
     h = harness(TumblingEventTimeWindows.of(10), evaluation=PassOn())
     h.process(("a", 1), ("b", 2), ("a", 3), at=[1, 2, 15])
