@@ -26,9 +26,17 @@ def frozen_dataclass(cls: type[T]) -> type[T]:
         if name not in own:
             setattr(made, name, method)
     for name in ("__init__", "__repr__", "__eq__", "__hash__"):
-        if own.get(name) is None:  # __hash__ is None in a class that has its own __eq__
+        is_given = name in cls.__dict__ and not (
+            name == "__hash__" and cls.__hash__ is None and "__eq__" in cls.__dict__
+        )
+        if not is_given:
             setattr(made, name, _CompiledAtFirstUse(made, name))
     return made
+
+
+def is_made_by_frozen_dataclass(kind: type) -> bool:
+    """Return whether :func:`frozen_dataclass` has made the class itself, not a base class."""
+    return kind.__dict__.get("__setattr__") is _setattr
 
 
 class _CompiledAtFirstUse:

@@ -27,6 +27,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from flinkray.core.frozen_dataclass import is_made_by_frozen_dataclass
+
 Memo = dict[int, Any]
 """Copies made so far by ``id`` of the original, as in :func:`copy.deepcopy`.
 A part that occurs twice in a value is one object in the copy, too."""
@@ -288,7 +290,7 @@ def is_frozen(kind: type) -> bool:
     if hasattr(kind, "__attrs_attrs__"):
         return getattr(kind.__setattr__, "__name__", "") == "_frozen_setattrs"
     parameters: Any = kind.__dict__.get("__dataclass_params__")
-    return parameters is not None and parameters.frozen
+    return parameters is not None and (parameters.frozen or is_made_by_frozen_dataclass(kind))
 
 
 def _slots_of(kind: type) -> list[str]:

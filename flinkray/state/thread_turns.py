@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,10 +15,14 @@ GIVEN_WAY = 0.02
 """Seconds for which :func:`give_way` waits at most. A step of a task takes about 10 ms, so a task
 does a third of its usual work meanwhile, and its mail waits no longer than that."""
 
+LONGEST_FIRST = 2.0
+"""Seconds after which others wait no more: a restore that takes longer waits for storage."""
+
 _lock = threading.Lock()
 _waiting = 0
 _usual = 0.0
 _first = 0
+_first_until = 0.0
 _none_is_first = threading.Event()
 
 
@@ -56,9 +61,11 @@ def first_turn() -> Iterator[None]:
     """Return a context manager for a thread that restores state, before which no record of the task
     is processed. Other threads leave the interpreter's lock to this thread in :func:`give_way`.
     The thread releases the lock often: without short turns, each release costs 5 ms."""
-    global _first
+    global _first, _first_until
     with short_turns():
         with _lock:
+            if not _first:
+                _first_until = time.monotonic() + LONGEST_FIRST
             _first += 1
             _none_is_first.clear()
         try:
@@ -73,5 +80,5 @@ def first_turn() -> Iterator[None]:
 def give_way() -> None:
     """Wait while another thread of this process has its :func:`first_turn`, for at most
     :data:`GIVEN_WAY` seconds. Tasks call this between two steps."""
-    if _first:
+    if _first and time.monotonic() < _first_until:
         _none_is_first.wait(GIVEN_WAY)

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pydantic
 import pytest
 
+from flinkray.core.frozen_dataclass import frozen_dataclass
 from flinkray.core.values import own, own_all
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.records.row import Row, RowKind
@@ -340,6 +341,17 @@ def test_plain_subclass_of_a_frozen_dataclass_is_copied() -> None:
     owned = own(value)
     value.note = "second"
     assert (owned, owned.note) == (value, "first")
+
+
+@frozen_dataclass
+class Place:
+    row: int
+    name: str
+
+
+def test_object_of_a_class_with_methods_compiled_late_is_not_copied() -> None:
+    place = Place(1, "a")
+    assert own(place) is place
 
 
 def test_frozen_dataclass_in_a_frozen_dataclass_is_not_copied() -> None:

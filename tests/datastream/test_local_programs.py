@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import decimal
+import gc
 import itertools
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -285,3 +287,43 @@ def test_file_sink_publishes_its_files_at_the_end_of_its_input_not_of_the_progra
     )
     env.execute()
     assert taken == [["a\n", "b\n"]]
+
+
+read_by_a_function: list[Any] = []
+"""Results of the program that :func:`with_the_next` reads."""
+
+
+def with_the_next(number: int) -> int:
+    return number + next(read_by_a_function[-1], 0)
+
+
+def test_program_whose_results_a_function_of_another_program_reads_can_be_closed() -> None:
+    """Control came to the other program's task, which went on for ever."""
+    inner = environment().from_collection(list(range(10_000))).map(abs).execute_and_collect()
+    read_by_a_function.append(inner)
+    numbers = environment().from_collection(list(range(1000)))
+    outer = iter(numbers.map(with_the_next).execute_and_collect())
+    assert next(outer) == 0
+    inner.close()
+    assert len(list(outer)) == 999
+
+
+def test_results_can_be_read_by_one_thread_after_another_has_ended() -> None:
+    """The next thread often has the identifier of the last one."""
+    numbers = environment().from_collection(list(range(5000)))
+    results = iter(numbers.map(abs).execute_and_collect())
+    read: list[int] = []
+    for _ in range(8):
+        thread = threading.Thread(target=lambda: read.extend(itertools.islice(results, 600)))
+        thread.start()
+        thread.join()
+    assert read == list(range(4800))
+
+
+def test_program_whose_results_nobody_reads_to_the_end_is_freed() -> None:
+    results = environment().from_collection([1, 2, 3]).map(abs).execute_and_collect()
+    assert next(iter(results)) == 1
+    job = weakref.ref(results._job)  # type: ignore[attr-defined]
+    del results
+    gc.collect()
+    assert job() is None

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
-from threading import get_ident
 from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -328,8 +327,10 @@ class LocalTask:
         self._is_in_step = False
         """Whether the stack was left in the middle of a step."""
         self._running: greenlet | None = None
-        self._thread = 0
+        self._thread: threading.Thread | None = None
         """The thread of the last step, which the greenlet's stack belongs to."""
+        self._to_step: list[StreamTask] = []
+        """The task, until its step begins."""
 
     def open(self) -> None:
         self._context.run(self.task.open)
@@ -337,34 +338,28 @@ class LocalTask:
     def step(self) -> bool:
         """Do a step of the task, or continue one that was stopped, until it would have to wait.
         Returns False if there was nothing to do."""
-        stack, thread = self._stack, get_ident()
-        if self._is_in_step and self._thread != thread:
+        stack, thread = self._stack, threading.current_thread()
+        if self._is_in_step and self._thread is not thread:
             raise StreamError(
                 "a program in this process goes on in the thread that it was begun in: take all of "
                 "its results in one thread, or run it with execute_async"
             )
         if self._is_in_step and not self.task.has_room():
             return False
-        if stack is None or self._thread != thread:
-            self._stack = stack = greenlet(self._steps)
+        if stack is None or self._thread is not thread:
+            self._stack = stack = greenlet(_step_again_and_again)
             stack.gr_context = self._context
             self._thread = thread
         stack.parent = getcurrent()  # the parent may change if a function runs this job
-        self._is_in_step, self._running = True, stack
+        if not self._is_in_step:
+            self._to_step.append(self.task)
+        self._is_in_step, self._running = False, stack
         try:
-            return bool(stack.switch())
+            return bool(stack.switch(self._to_step))
         finally:
             self._running = None
-            if stack.dead:  # the step has failed
-                self._stack, self._is_in_step = None, False
-
-    def _steps(self) -> bool:
-        while True:
-            progressed = self.task.step()
-            self._is_in_step = False
-            if self._stack is None:  # closed by another thread
-                return progressed
-            self._leave(progressed)
+            if stack.dead and self._stack is stack:  # the step has failed
+                self._stack = None
 
     def _pause(self) -> None:
         monotonic = self.task.time_service.clock.monotonic
@@ -375,6 +370,7 @@ class LocalTask:
     def _leave(self, progressed: bool) -> None:
         stack = self._running
         if stack is not None and stack is getcurrent() and stack.parent is not None:
+            self._is_in_step = True
             stack.parent.switch(progressed)
 
     def _wait_until(self, condition: Callable[[], bool]) -> None:
@@ -397,10 +393,23 @@ class LocalTask:
         this method, later in the greenlet's own thread."""
         stack, self._stack, self._is_in_step = self._stack, None, False
         try:
-            if stack is not None and self._thread == get_ident():
+            is_of_here = self._thread is threading.current_thread()
+            if stack is not None and is_of_here and stack is not getcurrent():
+                stack.parent = getcurrent()  # where control goes when the stack has ended
                 stack.throw(GreenletExit)
         finally:
             self._context.run(self.task.close)
+
+
+def _step_again_and_again(to_step: list[StreamTask]) -> None:
+    """Run in the greenlet of a task. Between two steps this function holds nothing of the task:
+    otherwise a job that nobody refers to any more could not be freed."""
+    while True:
+        progressed = to_step.pop().step()
+        parent = getcurrent().parent
+        assert parent is not None
+        parent.switch(progressed)
+        del parent
 
 
 class LocalSource:

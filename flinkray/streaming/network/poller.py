@@ -227,16 +227,17 @@ class Poller:
     def _handle(self, events: list[tuple[int, int]], has_turn: bool) -> None:
         for number, _ in events:
             if number != self._woken:
-                polled = self._sockets.get(number)
-                if polled is not None and not polled.read_available():
-                    self._forget(number, polled)
+                self._read(number)
             elif has_turn:  # otherwise the thread that sleeps would miss the wake-up
                 os.read(self._woken, 4096)
-        if self._added:
-            self._handle([(self._added.popleft(), EPOLLIN)], False)
+        while self._added:
+            self._read(self._added.popleft())
 
-    def _forget(self, number: int, polled: Polled) -> None:
-        with self._lock:
+    def _read(self, number: int) -> None:
+        polled = self._sockets.get(number)
+        if polled is None or polled.read_available():
+            return
+        with self._lock, suppress(OSError):  # the socket is closed already
             del self._sockets[number]
             self._epoll.unregister(number)
         polled.close_socket()
