@@ -553,7 +553,7 @@ class TakeOver:
         sending any, so that the tasks can be deployed as noted. Called if no task was reported. It
         is certain if every TaskExecutor to which deployments could have been sent is in *there* (it
         accepts nothing from that JobMaster any more), no source has begun, and no TaskExecutor has
-        started an attempt of the job. A TaskExecutor drops attempts that have ended when a
+        started an attempt of the graph. A TaskExecutor drops attempts that have ended when a
         JobMaster goes on with another graph, which the next JobMaster may not know."""
         place, places = self._notes.source_coordinator, self._notes.task_executors
         return (
@@ -563,7 +563,11 @@ class TakeOver:
             and place.restores == self._notes.restores
             and bool(places)
             and all(task_executor.resource_id in there for task_executor in places)
-            and not any(report.graphs for report in reports)
+            and all(
+                of_graph.graph_id != self._graph.graph_id
+                for report in reports
+                for of_graph in report.graphs
+            )
         )
 
     def _add_missing(self, plan: TakeOverPlan, seen: Mapping[int, None]) -> None:

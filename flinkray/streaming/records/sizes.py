@@ -15,17 +15,13 @@ _SAMPLE = 4
 """Number of sampled records per batch, and of sampled parts per record."""
 _DEPTH = 4
 """Levels of a record that are examined."""
-_SMALL = 1 << 16
-"""Bytes. If all buffers of a batch together have less, it does not matter which part of them the
-batch uses; finding the part takes longer than the rest of this module."""
 _LEAF = 32
 """Bytes of a number or another small object."""
 
 
 def bytes_of(batch: Block | Columns) -> int:
     if isinstance(batch, Columns):
-        size = int(batch.batch.get_total_buffer_size())
-        return size if size < _SMALL else int(batch.batch.nbytes)
+        return int(batch.batch.nbytes)
     values = batch.values
     count = len(values)
     if isinstance(values, range) or not count:
