@@ -61,6 +61,15 @@ def test_task_gives_way_to_nobody_while_no_state_is_restored(story: list[str]) -
     assert story == []
 
 
+def test_task_gives_way_no_more_to_a_restore_that_takes_too_long(
+    story: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread_turns, "LONGEST_FIRST", 0.0)
+    with first_turn():
+        give_way()
+    assert story == []
+
+
 def test_state_and_timers_are_restored_with_short_turns_of_threads() -> None:
     before = HeapKeyedStateBackend()
     before.context.key = "key"

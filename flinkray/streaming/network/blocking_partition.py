@@ -135,9 +135,8 @@ class BlockingSubpartition(Subpartition):
 
     def _keep(self, buffer: Buffer) -> None:
         self._places.append(self._file.append(buffer))
-        self._note_sent(
-            buffer.records, buffer.data_size
-        )  # counted now: it is read after the task has ended
+        # counted now: it is read after the task has ended
+        self._note_sent(buffer.records, buffer.data_size)
         self._is_complete = is_end_of_input(buffer.descriptions)
 
     def _ready(self) -> Callable[[], None] | None:

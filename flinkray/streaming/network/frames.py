@@ -7,7 +7,8 @@ Arrow can therefore read its buffers in place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, Final
 
@@ -69,9 +70,15 @@ KINDS: Final = range(REQUEST, PROCESSED + 1)
 Part = bytes | bytearray | memoryview
 """Data that a socket can send."""
 
-_pack: Final = msgpack.Packer().pack
-"""Faster than :func:`msgpack.packb`, which makes a packer each time. The header of a frame contains
-no object that calls Python, so two threads never use the packer at once."""
+
+class _Packers(threading.local):
+    """A packer for each thread: :func:`msgpack.packb` makes a new one each time."""
+
+    def __init__(self) -> None:
+        self.pack: Callable[[Sequence[Any]], bytes] = msgpack.Packer().pack
+
+
+_packers: Final = _Packers()
 
 _PADDING: Final = tuple(bytes(count) for count in range(8))
 
@@ -84,7 +91,7 @@ def padding(size: int) -> bytes:
 def head(kind: int, header: Sequence[Any], body_size: int = 0) -> bytes:
     """Return the bytes of a frame before its body: the prefix and the header.
     *body_size* must be a multiple of 8."""
-    packed: bytes = _pack(header)
+    packed = _packers.pack(header)
     pad = -len(packed) & 7
     return PREFIX.pack(body_size, len(packed) + pad, MAGIC, kind, pad) + packed + _PADDING[pad]
 

@@ -389,7 +389,7 @@ def test_undeployed_task_fails_at_a_take_over_if_a_task_executor_does_not_report
     assert "no TaskExecutor has reported it" in tasks.scheduler.exceptions()[0].text
 
 
-def test_tasks_count_as_deployed_if_a_task_executor_has_dropped_attempts_of_their_graph() -> None:
+def test_tasks_whose_attempts_a_task_executor_has_dropped_count_as_deployed() -> None:
     """The tasks had ended, and a JobMaster that left no notes had told the TaskExecutor that the
     job begins anew. The next JobMaster deployed the same attempts again (seed 3722314)."""
     tasks = noted_and_not_sent()

@@ -303,7 +303,7 @@ class _InterruptedWire(_RecordingWire):
         return super().try_send(parts)
 
 
-def test_small_batches_on_an_idle_connection_are_sent_one_by_one_with_nothing_left_behind() -> None:
+def test_small_batches_on_an_idle_connection_are_sent_one_by_one_at_once() -> None:
     with network() as make:
         environment = make("process")
         wire = _InterruptedWire()
