@@ -185,15 +185,17 @@ class CheckpointCarrier:
         """Whether the job can take checkpoints and savepoints."""
         return self._scheduler.takes_checkpoints
 
-    async def place_of_savepoint(self, request: SnapshotRequest) -> str | SnapshotTaken:
-        """Return the directory into which the requested savepoint is to be written. Returns the
-        savepoint instead if an earlier JobMaster has completed it for the same request.
+    async def place_of_savepoint(
+        self, request: SnapshotRequest, attempt: int = 1
+    ) -> str | SnapshotTaken:
+        """Return the directory into which this attempt to take the requested savepoint is to write.
+        Returns the savepoint instead if an earlier JobMaster has completed it for the same request.
 
         Raises:
             JobError, CheckpointStorageError: the directory cannot be used.
         """
         await self._recovered
-        return await self._stored.place_of_savepoint(request)
+        return await self._stored.place_of_savepoint(request, attempt)
 
     async def request(
         self, properties: CheckpointProperties | None, directory: str | None

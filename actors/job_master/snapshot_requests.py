@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from itertools import count
 
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken, SnapshotType
 from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
@@ -47,8 +48,11 @@ _PROPERTIES: dict[SnapshotType, CheckpointProperties | None] = {
 _NOT_BEGUN = (
     CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING,
     CheckpointFailureReason.JOB_FAILOVER_REGION,
+    CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_CLOSING,
 )
-"""Reasons for which a snapshot was not begun, and for which the request is repeated."""
+"""Reasons for which a request is repeated if its snapshot has not been begun.
+A snapshot that failed because a task has just finished is always repeated, because it may succeed
+without that task."""
 
 
 class SnapshotRequests:
@@ -116,19 +120,24 @@ class SnapshotRequests:
             return error
 
     async def _take(self, request: SnapshotRequest) -> SnapshotTaken:
-        directory: str | None = None
-        # A job without checkpoints recovers nothing that must be waited for.
-        if request.kind is not SnapshotType.CHECKPOINT and self._checkpoints.takes_any:
-            try:
-                place = await self._checkpoints.place_of_savepoint(request)
-            except FlinkRayError:
-                # Nothing has begun: a repeated request may lead to another directory.
-                self._working.pop(request.trigger_id, None)
-                raise
-            if isinstance(place, SnapshotTaken):
-                return place
-            directory = place
-        finished = await self._finished(_PROPERTIES[request.kind], directory)
+        deadline = self._job_master.counted_time() + PATIENCE
+        for attempt in count(1):
+            directory: str | None = None
+            # A job without checkpoints recovers nothing that must be waited for.
+            if request.kind is not SnapshotType.CHECKPOINT and self._checkpoints.takes_any:
+                try:
+                    place = await self._checkpoints.place_of_savepoint(request, attempt)
+                except FlinkRayError:
+                    # Nothing has begun: a repeated request may lead to another directory.
+                    self._working.pop(request.trigger_id, None)
+                    raise
+                if isinstance(place, SnapshotTaken):
+                    return place
+                directory = place
+            finished = await self._finished(_PROPERTIES[request.kind], directory, deadline)
+            # The directory of an aborted savepoint is deleted: each attempt has its own.
+            if not self._may_succeed_now(finished.error, deadline):
+                break
         if finished.error is not None:
             if self._checkpoints.status is JobStatus.SUSPENDED:
                 raise RecipientUnreachableError(f"this JobMaster stops: {finished.error}")
@@ -150,13 +159,12 @@ class SnapshotRequests:
         return taken
 
     async def _finished(
-        self, properties: CheckpointProperties | None, directory: str | None
+        self, properties: CheckpointProperties | None, directory: str | None, deadline: float
     ) -> SnapshotFinished:
         """Request a snapshot from the checkpoint coordinator, and return the answer, a snapshot or
-        an error. The request is repeated for :data:`PATIENCE` seconds while tasks do not run yet.
+        an error. The request is repeated until *deadline* while the snapshot cannot begin, for
+        example because tasks do not run yet.
         """
-        now = self._job_master.counted_time
-        deadline = now() + PATIENCE
         while True:
             finished = await self._checkpoints.request(properties, directory)
             error = finished.error
@@ -164,8 +172,18 @@ class SnapshotRequests:
                 not isinstance(error, CheckpointError)
                 or error.reason not in _NOT_BEGUN
                 or error.checkpoint_id is not None
-                or now() >= deadline
-                or self._checkpoints.status.is_terminal
+                or self._is_over(deadline)
             ):
                 return finished
             await self._job_master.rpc_service.pause(_RETRY_DELAY)
+
+    def _may_succeed_now(self, error: FlinkRayError | None, deadline: float) -> bool:
+        """Return whether a snapshot failed only because a task finished while it was taken."""
+        return (
+            isinstance(error, CheckpointError)
+            and error.reason is CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_CLOSING
+            and not self._is_over(deadline)
+        )
+
+    def _is_over(self, deadline: float) -> bool:
+        return self._job_master.counted_time() >= deadline or self._checkpoints.status.is_terminal

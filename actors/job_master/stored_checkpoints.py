@@ -257,8 +257,11 @@ class StoredCheckpoints:
         directory = action.directory or self._storage.checkpoint_directory(checkpoint_id)
         self._told(CheckpointPrepared(action.number, checkpoint_id, directory))
 
-    async def place_of_savepoint(self, request: SnapshotRequest) -> str | SnapshotTaken:
-        """Return the directory into which the requested savepoint is to be written.
+    async def place_of_savepoint(
+        self, request: SnapshotRequest, first: int = 1
+    ) -> str | SnapshotTaken:
+        """Return the directory into which the requested savepoint is to be written. The directories
+        of the attempts before *first* are not looked at: their savepoints failed.
 
         Returns the savepoint instead if an earlier JobMaster has completed it for the same request.
         Not if the savepoint was to stop the job: the job has continued, and needs another
@@ -268,7 +271,7 @@ class StoredCheckpoints:
             JobError: no directory is named, or the name is not a directory.
             CheckpointStorageError: the directory cannot be used.
         """
-        for attempt in count(1):
+        for attempt in count(first):
             directory = self._savepoint_directory(request, attempt)
 
             async def read(directory: str = directory) -> CheckpointMetadata:
