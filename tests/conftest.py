@@ -162,6 +162,12 @@ def ray_cluster() -> Iterator[None]:
         of_ray = partial(parameter.RayParams, include_log_monitor=False)  # type: ignore[arg-type]
         environment.setattr(parameter, "RayParams", of_ray)
         with ports_for_agents():
-            ray.init(address="local", num_cpus=4, include_dashboard=True, log_to_driver=False)
+            ray.init(
+                address="local",
+                num_cpus=4,
+                num_gpus=4,  # nobody computes with these: tests look at who is given which
+                include_dashboard=True,
+                log_to_driver=False,
+            )
     yield
     ray.shutdown()

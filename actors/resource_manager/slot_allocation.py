@@ -81,9 +81,9 @@ class SlotAllocation(WorkerEvents):
         self._resource_manager_id = resource_manager_id
         self._members = members
         self._forget_task_executor = forget_task_executor
-        self._slots_per_shared_worker = configuration.get(options.NUMBER_OF_TASK_SLOTS)
         self._check_delay = configuration.get(options.REQUIREMENT_CHECK_DELAY)
-        self._slot_manager = SlotManager(_settings(configuration))
+        self._settings = _settings(configuration)
+        self._slot_manager = SlotManager(self._settings)
         self._launcher = WorkerLifecycle(endpoint, driver, self)
         self._shortages = ShortageReporter(
             endpoint,
@@ -221,7 +221,7 @@ class SlotAllocation(WorkerEvents):
         live_bundles = tuple(sorted(occupied))
         log.info("worker group %s is taken over, TaskExecutors in %s", group.text, live_bundles)
         self._launcher.adopt(group, occupied)
-        slots = self._slots_per_shared_worker if group.owner is None else 1
+        slots = self._settings.slots_of(group.bundles[0]) if group.owner is None else 1
         self._carry_out(
             self._slot_manager.recover_worker_group(
                 group.group_id, group.bundles, slots, group.owner, live_bundles, self._now()

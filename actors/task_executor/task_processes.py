@@ -127,9 +127,14 @@ class TaskProcesses:
                 not be started. Calls that wait for this process are dropped.
         """
         self._endpoint = endpoint
+        devices = arguments.total_profile.extended
         self._placement = Placement(
-            worker_group=arguments.worker_group, bundle_index=arguments.bundle_index
+            resources=dict(devices),
+            worker_group=arguments.worker_group,
+            bundle_index=arguments.bundle_index,
         )
+        self._holds_devices = bool(devices)
+        """Whether a process takes the accelerators of the slot, so that no other can wait."""
         self._arguments = TaskProcessArguments(
             arguments.cluster.cluster_id,
             arguments.cluster.configuration,
@@ -137,7 +142,7 @@ class TaskProcesses:
             arguments.cluster.storage_dir,
         )
         self._slots_per_process = slots_per_process
-        self._waiting = waiting
+        self._waiting = 0 if devices else waiting
         self._on_died = on_died
         self._factory = factory
         self._ahead = 0
@@ -154,9 +159,11 @@ class TaskProcesses:
         )
 
     def start_ahead(self, number_of_slots: int) -> None:
-        """Start processes before jobs need them, as many as *number_of_slots* slots need."""
-        self._ahead = -(-number_of_slots // self._slots_per_process)
-        self._fill()
+        """Start processes before jobs need them, as many as *number_of_slots* slots need. None is
+        started if a process takes the slot's accelerators."""
+        if not self._holds_devices:
+            self._ahead = -(-number_of_slots // self._slots_per_process)
+            self._fill()
 
     async def sweep(self) -> None:
         """Remove what dead task processes have left on this machine."""

@@ -86,7 +86,11 @@ class ClusterTaskServices(TaskServices):
     stages: TaskFiles
 
     def __init__(
-        self, files: TaskFiles, results: CollectedResults, printed: PrintedLinesOutput | None
+        self,
+        files: TaskFiles,
+        results: CollectedResults,
+        printed: PrintedLinesOutput | None,
+        devices: Mapping[str, tuple[str, ...]],
     ) -> None:
         """Create the services of one task.
 
@@ -95,8 +99,10 @@ class ClusterTaskServices(TaskServices):
             results: receives results that the client collects.
             printed: receives lines that are printed for the client. None: lines are written to
                 the log.
+            devices: ids of the process's accelerators, by the name of the resource.
         """
         self.stages = files
+        self.devices = devices
         self.write_lines = None if printed is None else printed.write
         self._results = results
         self.outputs: list[StreamTaskOutput] = [] if printed is None else [printed]

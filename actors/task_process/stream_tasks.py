@@ -359,7 +359,9 @@ class StreamTaskResources:
             partitions=[partition for _, partition in self._partitions],
             files=self._files,
             clients=self._clients,
-            services=ClusterTaskServices(self._files, self._results, self._printed),
+            services=ClusterTaskServices(
+                self._files, self._results, self._printed, self._endpoint.rpc_service.devices
+            ),
             global_aggregates=self._global_aggregates,
             kv_states=self._tasks.kv_states.task_registry(
                 deployed.job.job_id, deployed.attempt_id, self._endpoint.address

@@ -17,6 +17,9 @@ MOST_CORES = 1_000_000
 MOST_MEMORY = 2**49
 """Largest amount of memory in bytes: Ray counts in 64 bits, in units of 1/10000."""
 
+DEVICES = frozenset({"GPU", "TPU", "NPU", "HPU", "RBLN", "neuron_cores"})
+"""Ray's names of resources that are numbered devices."""
+
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([bkmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
@@ -39,12 +42,16 @@ def slot_resources(
     cpu: float, memory: int, extended: Mapping[str, float] | None = None
 ) -> ResourceProfile:
     """Return the profile of a slot from the amounts that a user asks for.
-    Raises ValueError, which names an invalid amount (or more than any node has)."""
+    Raises ValueError, which names an invalid amount: more than any node has, or a device and a part
+    of another (Ray gives a part of one device, or whole ones)."""
     amounts = (("cpu", cpu, MOST_CORES), ("memory", memory, MOST_MEMORY))
     others = ((name, amount, MOST_MEMORY) for name, amount in (extended or {}).items())
     for name, amount, most in (*amounts, *others):
         if not isinstance(amount, Real) or isinstance(amount, bool) or not 0 <= amount <= most:
             raise ValueError(f"{name} must be a number from 0 to {most}, not {amount!r}")
+    for name, amount in (extended or {}).items():
+        if name in DEVICES and amount > 1 and amount != int(amount):
+            raise ValueError(f"{name} must be at most 1 or a whole number, not {amount!r}")
     return ResourceProfile(float(cpu), int(memory), dict(extended or {}))
 
 

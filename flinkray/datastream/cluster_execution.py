@@ -28,7 +28,7 @@ from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.core.job_options import CHECKPOINTING_MODE, CHECKPOINTING_UNALIGNED, JOB_KEYS
-from flinkray.core.resources import ResourceProfile, slot_resources
+from flinkray.core.resources import ResourceProfile
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.job_client import JobClient
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
@@ -65,7 +65,7 @@ def job_of(
     if any(isinstance(node.operator, LookUpOperator) for node in graph.nodes):
         known |= _with_each_row_once(known)
     configuration = ReadableConfig(known).of_job()
-    profiles = _profiles(groups)
+    profiles = _profiles(graph, groups)
     return stream_job(
         graph,
         slot_profiles=profiles,
@@ -149,7 +149,7 @@ def vertices_of(
             f"{graph.job_name!r} is a stage of a BatchJob and calls from_spark or looks up a "
             "spark_table: add a stage with BatchJob.spark, and read that as an input"
         )
-    return stream_vertices(graph, owner, _profiles(groups))
+    return stream_vertices(graph, owner, _profiles(graph, groups))
 
 
 def _is_of_job(key: str) -> bool:
@@ -158,25 +158,16 @@ def _is_of_job(key: str) -> bool:
     return key.startswith("restart-strategy.") or key in JOB_KEYS
 
 
-def _profiles(groups: dict[str, SlotSharingGroup]) -> dict[str, ResourceProfile]:
-    return {
-        name: profile
-        for name, group in groups.items()
-        if (profile := slot_profile(group)) is not None
-    }
-
-
-def slot_profile(group: SlotSharingGroup) -> ResourceProfile | None:
-    """Return the resources that a slot of *group* must have. None: the group names no resources.
-    Raises ConfigurationError: no slot can have these resources."""
-    if group.cpu_cores is None:
-        return None
-    parts = (group.task_heap_memory, group.task_off_heap_memory, group.managed_memory)
-    memory = sum(part.get_bytes() for part in parts if part is not None)
-    try:
-        return slot_resources(group.cpu_cores, memory, group.get_external_resources())
-    except ValueError as error:
-        raise ConfigurationError(f"slot-sharing group {group.name!r}: {error}") from error
+def _profiles(
+    graph: StreamGraph, groups: dict[str, SlotSharingGroup]
+) -> dict[str, ResourceProfile]:
+    """Return the resources of the groups' slots. *groups*: registered at the environment.
+    Raises ConfigurationError: a group is given different resources."""
+    for name, group in groups.items():
+        profile = group.slot_profile()
+        if profile is not None:
+            graph.set_slot_profile(name, profile)
+    return graph.slot_profiles
 
 
 def run(

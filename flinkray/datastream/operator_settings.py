@@ -64,11 +64,14 @@ class OperatorSettings:
 
     def slot_sharing_group(self: _Self, slot_sharing_group: str | SlotSharingGroup) -> _Self:
         """Set the slot-sharing group: the operator, and operators after it without a group of their
-        own, share slots only with operators of the same group."""
+        own, share slots only with operators of the same group. The slots have the resources of the
+        SlotSharingGroup, if it has any. Raises ConfigurationError: no slot can have them."""
         if isinstance(slot_sharing_group, SlotSharingGroup):
             self._transformation.slot_sharing_group = slot_sharing_group.get_name()
+            self._transformation.slot_profile = slot_sharing_group.slot_profile()
         else:
             self._transformation.slot_sharing_group = slot_sharing_group
+            self._transformation.slot_profile = None
         return self
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import total_ordering
 
-from flinkray.core.resources import MOST_CORES, MOST_MEMORY
+from flinkray.core.errors import ConfigurationError
+from flinkray.core.resources import MOST_CORES, MOST_MEMORY, ResourceProfile, slot_resources
 
 
 @total_ordering
@@ -198,3 +199,15 @@ class SlotSharingGroup(_Names):
     def get_external_resources(self) -> dict[str, float]:
         """Return amounts of external resources by name; empty if none were given."""
         return dict(self.external_resources)
+
+    def slot_profile(self) -> ResourceProfile | None:
+        """Return the resources that a slot of the group must have. None: the group names none.
+        Raises ConfigurationError: no slot can have these resources."""
+        if self.cpu_cores is None:
+            return None
+        parts = (self.task_heap_memory, self.task_off_heap_memory, self.managed_memory)
+        memory = sum(part.get_bytes() for part in parts if part is not None)
+        try:
+            return slot_resources(self.cpu_cores, memory, self.get_external_resources())
+        except ValueError as error:
+            raise ConfigurationError(f"slot-sharing group {self.name!r}: {error}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from random import Random
 from typing import ClassVar, Literal, TypeVar
@@ -125,6 +125,11 @@ class RpcService(ABC):
 
         False where several processes are simulated on one event loop.
         """
+
+    @property
+    def devices(self) -> Mapping[str, tuple[str, ...]]:
+        """The ids of the accelerators that this process may use, by the name of the resource."""
+        return {}
 
     @property
     @abstractmethod

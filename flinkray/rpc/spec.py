@@ -26,6 +26,7 @@ class Placement:
     memory: int = 0
     """The memory in bytes."""
     resources: dict[str, float] = field(default_factory=dict)
+    """Amounts of accelerators (``GPU``) and of Ray's other named resources."""
     worker_group: WorkerGroupId | None = None
     bundle_index: int = -1
     """The bundle of the worker group; -1: any."""

@@ -107,7 +107,7 @@ def _is_needed(tracker: ResourceTracker, group: WorkerGroup) -> bool:
     if not group.is_known:
         return False
     if group.owner is None:
-        is_coming = group.number_starting > 0 and tracker.waits_for_shared_workers
+        is_coming = group.number_starting > 0 and group.kind in tracker.shared_workers_awaited
         return is_coming or not tracker.is_unused(group)
     return group.owner in tracker.bundles_wanted or not tracker.is_unused(group)
 
@@ -119,5 +119,8 @@ def _is_redundant_reserve(tracker: ResourceTracker, group: WorkerGroup) -> bool:
     settings = tracker.settings
     if not settings.redundant_workers or not tracker.users_of_shared_workers:
         return False
-    left = tracker.index.free_shared - sum(w.available_static() for w in tracker.workers_of(group))
+    if group.kind != settings.shared_worker_profile:
+        return False
+    free = tracker.index.free_shared[settings.shared_worker_profile]
+    left = free - sum(w.available_static() for w in tracker.workers_of(group))
     return left < settings.redundant_workers * settings.shared_worker_slots

@@ -13,11 +13,13 @@ from flinkray.scheduler.resources.idle_groups import look_after_groups
 from flinkray.scheduler.resources.resource_tracker import ResourceTracker
 from flinkray.scheduler.resources.slot_index import Service, service_of
 from flinkray.scheduler.resources.slot_manager_actions import SlotManagerAction
+from flinkray.scheduler.resources.worker_groups import GroupKind
 from flinkray.scheduler.shared.slots import (
     ResourceRequirement,
     ResourceRequirements,
     SameWorkerGroup,
     WorkerGroupOwner,
+    profile_of_slot,
     size_of,
     times_it_fits,
 )
@@ -115,15 +117,13 @@ def _give_up_request(
         tracker.cancel_request(request, actions)
 
 
-def _may_request_group(
-    tracker: ResourceTracker, owner: WorkerGroupOwner | None, now: float
-) -> bool:
-    failures = tracker.groups.failures.get(owner)
+def _may_request_group(tracker: ResourceTracker, kind: GroupKind, now: float) -> bool:
+    failures = tracker.groups.failures.get(kind)
     if failures is not None and failures.not_before > now:
         return False
     delay = tracker.start_rate.delay(now)
     if delay:
-        tracker.timetable.set(("retry", owner), now + delay)
+        tracker.timetable.set(("retry", kind), now + delay)
     return not delay
 
 
@@ -149,53 +149,71 @@ def _ask_shared_workers(
 def _count_shared_workers(
     tracker: ResourceTracker, now: float, actions: list[SlotManagerAction]
 ) -> None:
-    """Start as many shared workers as the jobs and the reserve need, and cancel requests for
-    workers beyond that."""
+    """Start as many shared workers of each size as the jobs and the reserve need, and cancel
+    requests for workers beyond that."""
     settings, groups = tracker.settings, tracker.groups
-    waiting = {
-        job_id: missing
-        for job_id in tracker.short
-        if (missing := _missing_of_shared(tracker, job_id))
-    }
+    waiting: dict[ResourceProfile, dict[JobID, list[ResourceRequirement]]] = {}
+    for job_id in tracker.short:
+        for missing in _missing_of_shared(tracker, job_id):
+            worker = settings.shared_worker_for(missing.profile)
+            waiting.setdefault(worker, {}).setdefault(job_id, []).append(missing)
+    workers = dict.fromkeys((settings.shared_worker_profile, *waiting))
+    workers.update(dict.fromkeys(r.profiles[0] for r in groups.shared_requests.values()))
+    workers.update(dict.fromkeys(sorted(tracker.shared_workers_awaited, key=size_of)))
+    for worker in workers:
+        _count_workers(tracker, worker, waiting.get(worker, {}), now, actions)
+
+
+def _count_workers(
+    tracker: ResourceTracker,
+    worker: ResourceProfile,
+    waiting: dict[JobID, list[ResourceRequirement]],
+    now: float,
+    actions: list[SlotManagerAction],
+) -> None:
+    """Do this for the shared workers of one size. *waiting*: the slots that jobs miss."""
+    settings, groups = tracker.settings, tracker.groups
+    slots = settings.slots_of(worker)
     missing = [requirement for per_job in waiting.values() for requirement in per_job]
-    wanted = workers_for(missing, settings.shared_worker_profile, settings.shared_slot_profile)
-    wanted += _redundant_workers(tracker)
-    if tracker.waits_for_shared_workers != (wanted > 0):
-        tracker.waits_for_shared_workers = wanted > 0
+    wanted = workers_for(missing, worker, profile_of_slot(worker, slots))
+    if worker == settings.shared_worker_profile:
+        wanted += _redundant_workers(tracker)
+    if (worker in tracker.shared_workers_awaited) != (wanted > 0):
+        tracker.shared_workers_awaited ^= {worker}
         tracker.to_look_after.update(dict.fromkeys(groups.shared_starting))
-    wanted -= groups.number_of_shared_workers_coming
-    requests = list(groups.shared_requests.values())
+    wanted -= groups.shared_workers_coming[worker]
+    requests = groups.shared_requests_of(worker)
     for request in reversed(requests[max(0, wanted) :]):
         tracker.cancel_request(request, actions)
     wanted -= len(requests)
-    for group in tuple(groups.shared_empty.values()):
+    for group in [group for group in groups.shared_empty.values() if group.kind == worker]:
         for _, bundle in sorted(group.empty.items()):
             if wanted > 0 and not tracker.exceeds_limit(group.slots_per_bundle):
                 tracker.start_task_executor(group, bundle, now, actions)
                 wanted -= 1
-    tracker.exhausted.difference_update((job_id, None) for job_id in waiting)
-    if wanted > 0 and _may_request_group(tracker, None, now):
-        slots = settings.shared_worker_slots
+    tracker.exhausted.difference_update((job_id, worker) for job_id in waiting)
+    if wanted > 0 and _may_request_group(tracker, worker, now):
         for _ in range(wanted):
             if tracker.exceeds_limit(slots):
-                unserved = _jobs_without_workers(tracker, waiting)
-                tracker.exhausted.update((job_id, None) for job_id in unserved)
+                unserved = _jobs_without_workers(tracker, worker, waiting)
+                tracker.exhausted.update((job_id, worker) for job_id in unserved)
                 break
-            tracker.request_group((settings.shared_worker_profile,), slots, None, now, actions)
+            tracker.request_group((worker,), slots, None, now, actions)
 
 
 def _jobs_without_workers(
-    tracker: ResourceTracker, waiting: dict[JobID, list[ResourceRequirement]]
+    tracker: ResourceTracker,
+    worker: ResourceProfile,
+    waiting: dict[JobID, list[ResourceRequirement]],
 ) -> list[JobID]:
     """Return the jobs that must go without workers, because the workers being started are too few
     for all. The workers are counted for the jobs in the order of the jobs' ranks."""
-    settings, groups = tracker.settings, tracker.groups
-    coming = groups.number_of_shared_workers_coming + len(groups.shared_requests)
+    groups, slot = tracker.groups, profile_of_slot(worker, tracker.settings.slots_of(worker))
+    coming = groups.shared_workers_coming[worker] + len(groups.shared_requests_of(worker))
     jobs = sorted(waiting, key=tracker.order.__getitem__)
 
     def are_too_few_for(number: int) -> bool:
         missing = [requirement for job_id in jobs[: number + 1] for requirement in waiting[job_id]]
-        worker, slot = settings.shared_worker_profile, settings.shared_slot_profile
         return workers_for(missing, worker, slot) > coming
 
     return jobs[bisect_left(range(len(jobs)), True, key=are_too_few_for) :]
@@ -205,9 +223,8 @@ def _redundant_workers(tracker: ResourceTracker) -> int:
     settings = tracker.settings
     if not tracker.users_of_shared_workers:
         return 0
-    return redundant_workers_missing(
-        settings.redundant_workers, settings.shared_worker_slots, tracker.index.free_shared
-    )
+    free = tracker.index.free_shared[settings.shared_worker_profile]
+    return redundant_workers_missing(settings.redundant_workers, settings.shared_worker_slots, free)
 
 
 def workers_for(

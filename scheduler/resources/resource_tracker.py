@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 from flinkray.core.ids import AllocationID, JobID, ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.resources.blocklist import Blocklist
-from flinkray.scheduler.resources.slot_index import SlotIndex
+from flinkray.scheduler.resources.slot_index import Service, SlotIndex, service_of
 from flinkray.scheduler.resources.slot_manager_actions import (
     CancelWorkerGroupRequest,
     NotifyAllocationFailure,
@@ -25,6 +25,7 @@ from flinkray.scheduler.resources.worker_groups import (
     Bundle,
     BundleState,
     GroupBooks,
+    GroupKind,
     GroupRequest,
     WorkerGroup,
     back_off,
@@ -50,6 +51,8 @@ class SlotManagerSettings:
     """Settings of the SlotManager, which do not change.  Durations are in seconds."""
 
     shared_worker_profile: ResourceProfile
+    """Resources of the default shared worker. Slots that it cannot provide get workers of their own
+    size, which jobs share as well."""
     shared_worker_slots: int
     new_allocation_id: Callable[[], AllocationID]
     idle_timeout: float = 30.0
@@ -69,8 +72,18 @@ class SlotManagerSettings:
 
     @property
     def shared_slot_profile(self) -> ResourceProfile:
-        """The profile of one slot of a shared worker."""
+        """The profile of one slot of a default shared worker."""
         return profile_of_slot(self.shared_worker_profile, self.shared_worker_slots)
+
+    def shared_worker_for(self, profile: ResourceProfile) -> ResourceProfile:
+        """Return the resources of the shared worker that is started for a slot of this profile."""
+        default = self.shared_worker_profile
+        can_provide = service_of(profile, default, self.shared_slot_profile) is not Service.NOT
+        return default if can_provide else profile
+
+    def slots_of(self, worker: ResourceProfile) -> int:
+        """Return the number of static slots of a shared worker with these resources."""
+        return self.shared_worker_slots if worker == self.shared_worker_profile else 1
 
 
 class ResourceTracker:
@@ -96,17 +109,17 @@ class ResourceTracker:
         False while workers may still be coming (RM-09, SM-14)."""
         self.short: dict[JobID, tuple[ResourceRequirement, ...]] = {}
         """Missing slots of each job that misses any, as of the last check."""
-        self.exhausted: set[tuple[JobID, WorkerGroupOwner | None]] = set()
-        """(job, owner) for which the slot limit allows no further worker.
-        An owner means the job's own group; None means shared workers."""
+        self.exhausted: set[tuple[JobID, GroupKind]] = set()
+        """(job, kind of worker group) for which the slot limit allows no further worker."""
         self.to_check: dict[JobID, None] = {}
         """Jobs whose requirements or slots have changed since the last check."""
         self.to_look_after: dict[WorkerGroupId, None] = {}
         """Groups that may have become needed or unneeded."""
         self.workers_to_count = True
         """Whether the number of wanted shared workers may have changed since the last check."""
-        self.waits_for_shared_workers = False
-        """Whether shared workers being started are wanted, as of the last check."""
+        self.shared_workers_awaited: set[ResourceProfile] = set()
+        """Resources of the shared workers that are wanted and not there yet, as of the last
+        check."""
         self.users_of_shared_workers: set[JobID] = set()
         """Jobs that require slots of shared workers."""
         self.bundles_wanted: dict[WorkerGroupOwner, tuple[ResourceProfile, ...]] = {}
@@ -135,24 +148,24 @@ class ResourceTracker:
         if requirements is not None:
             self.workers_to_count = True
             for requirement in requirements.requirements:
-                owner = owner_of(job_id, requirement)
-                if owner is not None:
-                    self.bundles_wanted.pop(owner, None)
-                    self.exhausted.discard((job_id, owner))
+                kind = self.kind_of(job_id, requirement)
+                self.exhausted.discard((job_id, kind))
+                if isinstance(kind, WorkerGroupOwner):
+                    self.bundles_wanted.pop(kind, None)
         for owner in self.groups.owners_of_job(job_id):
             group = self.groups.of_owner(owner)
             if group is not None:
                 self.to_look_after[group.group_id] = None
         self.short.pop(job_id, None)
-        self.exhausted.discard((job_id, None))
         self.users_of_shared_workers.discard(job_id)
 
     def forget_failures(self, job_id: JobID) -> None:
         """Forget how often starts of the job's own worker groups have failed, so that the next
         start is not delayed."""
-        for owner in [o for o in self.groups.failures if o is not None and o.job_id == job_id]:
-            del self.groups.failures[owner]
-            self.timetable.remove(("retry", owner))
+        for kind in tuple(self.groups.failures):
+            if isinstance(kind, WorkerGroupOwner) and kind.job_id == job_id:
+                del self.groups.failures[kind]
+                self.timetable.remove(("retry", kind))
 
     # --- questions --------------------------------------------------------------------------------
 
@@ -181,6 +194,11 @@ class ResourceTracker:
             if owner is not None:
                 missing += missing_slots((requirement,), self.index.counts(job_id, owner))
         return missing
+
+    def kind_of(self, job_id: JobID, requirement: ResourceRequirement) -> GroupKind:
+        """Return the kind of worker groups that provide the required slots."""
+        owner = owner_of(job_id, requirement)
+        return self.settings.shared_worker_for(requirement.profile) if owner is None else owner
 
     def workers_of(self, group: WorkerGroup) -> list[Worker]:
         """Return the registered TaskExecutors of a group, ordered by bundle."""

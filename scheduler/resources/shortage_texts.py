@@ -6,12 +6,18 @@ from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.resources.cluster_resources import ClusterResources, slots_that_fit
 from flinkray.scheduler.resources.resource_tracker import ResourceTracker, owner_of
 from flinkray.scheduler.resources.slot_index import Service, service_of
-from flinkray.scheduler.resources.worker_groups import BundleState, GroupRequest, WorkerGroup
+from flinkray.scheduler.resources.worker_groups import (
+    BundleState,
+    GroupKind,
+    GroupRequest,
+    WorkerGroup,
+)
 from flinkray.scheduler.shared.slots import (
     ResourceRequirement,
     ResourceRequirements,
     ResourceShortage,
     WorkerGroupOwner,
+    profile_of_slot,
 )
 
 
@@ -61,7 +67,8 @@ def _explain_one(
     if impossible is not None and not tracker.fail_unfulfillable:
         impossible = None
         sentences.append("The cluster is starting up, larger workers may be on their way.")
-    exhausted = impossible is None and (requirements.job_id, owner) in tracker.exhausted
+    kind = tracker.kind_of(requirements.job_id, missing)
+    exhausted = impossible is None and (requirements.job_id, kind) in tracker.exhausted
     if impossible is not None:
         sentences.append(impossible)
     elif exhausted:
@@ -70,7 +77,7 @@ def _explain_one(
             "(slotmanager.number-of-slots.max): raise the limit, or wait for other jobs to end."
         )
     else:
-        sentences += _what_is_awaited(tracker, owner, now, cluster)
+        sentences += _what_is_awaited(tracker, kind, missing.profile, now, cluster)
     return ResourceShortage(
         missing=missing.count,
         profile=missing.profile,
@@ -80,7 +87,7 @@ def _explain_one(
         cluster_available=cluster.available,
         largest_node=cluster.largest_node,
         exhausted=exhausted,
-        awaits_room=any(r.waits_for_room(now) for r in _requests_for(tracker, owner)),
+        awaits_room=any(r.waits_for_room(now) for r in _requests_for(tracker, kind)),
         constraint=missing.constraint,
     )
 
@@ -94,18 +101,19 @@ def _why_impossible(
     """Return a sentence saying that neither existing nor future nodes can provide the slots. None
     if they may."""
     if owner is None:
-        if any(profile.fits_into(total) for total in tracker.index.shared_totals()):
-            return None
-        worker, slot = tracker.settings.shared_worker_profile, tracker.settings.shared_slot_profile
-        if service_of(profile, worker, slot) is Service.NOT:
-            return (
-                f"Shared workers have slots of {slot} and no more than {worker} in all: none can "
-                "ever hold it; ask for less."
-            )
-        profile = worker
+        for total in tracker.index.shared_totals():
+            slot = profile_of_slot(total, tracker.settings.slots_of(total))
+            if service_of(profile, total, slot) is not Service.NOT:
+                return None
+        profile = tracker.settings.shared_worker_for(profile)
     if cluster.autoscaling or not cluster.nodes:
         return None
     if not slots_that_fit(profile, cluster.nodes):
+        for name, amount in sorted(profile.extended.items()):
+            most = max(node.extended.get(name, 0.0) for node in cluster.nodes)
+            if amount > most:
+                there = f"more than {most:g} {name}" if most else f"any {name}"
+                return f"No node has {there}: ask for less per slot, or add a node."
         what = f"a worker of {profile}" if owner is None else "such a slot"
         return f"No node can ever hold {what}: ask for less per slot, or add a larger node."
     if owner is None:
@@ -124,23 +132,27 @@ def _why_impossible(
 
 def _what_is_awaited(
     tracker: ResourceTracker,
-    owner: WorkerGroupOwner | None,
+    kind: GroupKind,
+    profile: ResourceProfile,
     now: float,
     cluster: ClusterResources,
 ) -> list[str]:
     sentences: list[str] = []
-    if owner is None:
-        sentences += _about_shared_groups(tracker, cluster)
+    for name, amount in sorted(profile.extended.items()):
+        if amount > cluster.available.extended.get(name, 0.0):
+            sentences.append(f"No node has {amount:g} {name} free.")
+    if isinstance(kind, ResourceProfile):
+        sentences += _about_shared_groups(tracker, kind, cluster)
     else:
-        group = tracker.groups.of_owner(owner)
+        group = tracker.groups.of_owner(kind)
         sentences += [] if group is None else _about_group(group, cluster)
-    requests = _requests_for(tracker, owner)
+    requests = _requests_for(tracker, kind)
     sentences += [_about_request(request, now, cluster) for request in requests[:_SHOWN]]
     if len(requests) > _SHOWN:
         sentences.append(f"So are {len(requests) - _SHOWN} others.")
     if tracker.start_rate.delay(now):
         sentences.append("Too many starts of workers have failed: the next one is being delayed.")
-    failures = tracker.groups.failures.get(owner)
+    failures = tracker.groups.failures.get(kind)
     if failures is not None:
         attempts = "attempt" if failures.count == 1 else "attempts"
         sentences.append(
@@ -152,10 +164,10 @@ def _what_is_awaited(
     return sentences
 
 
-def _requests_for(tracker: ResourceTracker, owner: WorkerGroupOwner | None) -> list[GroupRequest]:
-    if owner is None:
-        return list(tracker.groups.shared_requests.values())
-    request = tracker.groups.request_of_owner(owner)
+def _requests_for(tracker: ResourceTracker, kind: GroupKind) -> list[GroupRequest]:
+    if isinstance(kind, ResourceProfile):
+        return tracker.groups.shared_requests_of(kind)
+    request = tracker.groups.request_of_owner(kind)
     return [] if request is None else [request]
 
 
@@ -175,8 +187,10 @@ def _about_request(request: GroupRequest, now: float, cluster: ClusterResources)
     return f"{text}; Ray says: {answer.rstrip('.')}." if answer else f"{text}."
 
 
-def _about_shared_groups(tracker: ResourceTracker, cluster: ClusterResources) -> list[str]:
-    groups = list(tracker.groups.shared_starting.values())
+def _about_shared_groups(
+    tracker: ResourceTracker, worker: ResourceProfile, cluster: ClusterResources
+) -> list[str]:
+    groups = [g for g in tracker.groups.shared_starting.values() if g.kind == worker]
     sentences = [sentence for group in groups[:_SHOWN] for sentence in _about_group(group, cluster)]
     others = sum(group.number_starting for group in groups[_SHOWN:])
     return [*sentences, f"{others} other TaskExecutors are starting."] if others else sentences

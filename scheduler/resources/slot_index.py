@@ -26,7 +26,11 @@ def service_of(
 ) -> Service:
     """Decide how a worker provides a slot of this profile.
     A static slot is used if the profile fits once but not twice, or is zero.  Otherwise a dynamic
-    slot of this size is used, if the worker is large enough."""
+    slot of this size is used, if the worker is large enough.  A worker with accelerators or other
+    named resources provides whole slots, and only for profiles with exactly these resources."""
+    if profile.extended or total.extended:
+        is_same = profile.extended == slot_profile.extended == total.extended
+        return Service.STATIC if is_same and profile.fits_into(slot_profile) else Service.NOT
     if profile.fits_into(slot_profile) and (
         profile.is_zero() or not (profile + profile).fits_into(slot_profile)
     ):
@@ -90,8 +94,8 @@ class SlotIndex(WorkerListener):
         """Workers owned by jobs that have a slot to give."""
         self.number_of_slots = 0
         """Number of static slots of all workers."""
-        self.free_shared = 0
-        """Number of static slots of shared workers that can be given now."""
+        self.free_shared: Counter[ResourceProfile] = Counter()
+        """Number of static slots that can be given now, by total resources of the shared worker."""
         self.has_grown = False
         """Whether a worker has more to give than before; the caller resets the flag."""
 
@@ -263,7 +267,7 @@ class SlotIndex(WorkerListener):
         before = self._bucket_of.pop(worker, None)
         old_key = None if before is None else before[0]
         if old_key is not None:
-            self.free_shared -= old_key[1]
+            self.free_shared[worker.total_profile] -= old_key[1]
         takes_dynamic = worker.is_usable and not worker.refuses_dynamic
         if not (available or takes_dynamic):
             return
@@ -277,7 +281,7 @@ class SlotIndex(WorkerListener):
             bucket = _Bucket(shape, available, takes_dynamic, worker.free_profile)
             self._buckets[key] = bucket
         self._bucket_of[worker] = (key, worker.number)
-        self.free_shared += available
+        self.free_shared[worker.total_profile] += available
         if old_key != key:
             heappush(bucket.heap, (worker.number, worker))
             self._compact(key, bucket)

@@ -314,7 +314,7 @@ class SlotManager:
                     tracker.groups.released.pop(group_id, None)
                 case ("retry", WorkerGroupOwner() as owner):
                     tracker.to_check[owner.job_id] = None
-                case ("retry", None):
+                case ("retry", ResourceProfile()):
                     tracker.workers_to_count = True
                 case ("blocked", str(node_id)):
                     if tracker.blocklist.is_over(node_id, now):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -18,6 +19,11 @@ ROOM_PATIENCE = 1.0
 def back_off(failures: int) -> float:
     """Return the seconds to wait after this many failures in a row: 0, 1, 2, 4, 8, then 10."""
     return 0.0 if failures <= 1 else float(min(10, 2 ** (failures - 2)))
+
+
+GroupKind = WorkerGroupOwner | ResourceProfile
+"""What the worker groups of a kind have in common: their owner, or the resources of the worker in a
+shared group. Each shared group has one worker."""
 
 
 class BundleState(Enum):
@@ -75,6 +81,10 @@ class WorkerGroup:
             return f"worker group {self.group_id}"
         return f"worker group {self.owner.name!r} ({self.group_id})"
 
+    @property
+    def kind(self) -> GroupKind:
+        return self.profiles[0] if self.owner is None else self.owner
+
     def add_bundle(self, index: int, profile: ResourceProfile) -> None:
         self.bundles[index] = self.empty[index] = Bundle(index, profile)
         self.profiles = tuple(b.profile for _, b in sorted(self.bundles.items()))
@@ -119,6 +129,10 @@ class GroupRequest:
     since: float
 
     @property
+    def kind(self) -> GroupKind:
+        return self.profiles[0] if self.owner is None else self.owner
+
+    @property
     def number_of_slots(self) -> int:
         return len(self.profiles) * self.slots_per_bundle
 
@@ -130,8 +144,7 @@ class GroupRequest:
 
 @dataclass(slots=True)
 class GroupFailures:
-    """Counts how many requests for worker groups have failed in a row: of one owner, or (owner
-    None) of shared workers."""
+    """Counts how many requests for worker groups of one kind have failed in a row."""
 
     count: int = 0
     not_before: float = 0.0
@@ -145,7 +158,7 @@ class GroupBooks:
 
     started: dict[WorkerGroupId, WorkerGroup] = field(default_factory=dict)
     requests: dict[int, GroupRequest] = field(default_factory=dict)
-    failures: dict[WorkerGroupOwner | None, GroupFailures] = field(default_factory=dict)
+    failures: dict[GroupKind, GroupFailures] = field(default_factory=dict)
     released: dict[WorkerGroupId, None] = field(default_factory=dict)
     next_request_number: int = 1
     shared_requests: dict[int, GroupRequest] = field(default_factory=dict)
@@ -156,8 +169,8 @@ class GroupBooks:
     _slots_coming: dict[WorkerGroupId, int] = field(default_factory=dict)
     """Number of slots of TaskExecutors that are being started, by group."""
     number_of_slots_coming: int = 0
-    number_of_shared_workers_coming: int = 0
-    """Number of TaskExecutors of shared groups that are being started."""
+    shared_workers_coming: Counter[ResourceProfile] = field(default_factory=Counter)
+    """Number of TaskExecutors of shared groups that are being started, by their resources."""
     _shared_coming: dict[WorkerGroupId, int] = field(default_factory=dict)
     _of_owner: dict[WorkerGroupOwner, WorkerGroup] = field(default_factory=dict)
     _request_of_owner: dict[WorkerGroupOwner, GroupRequest] = field(default_factory=dict)
@@ -200,7 +213,11 @@ class GroupBooks:
             else:
                 index.pop(group_id, None)
         workers = group.number_starting if group_id in self.shared_starting else 0
-        self.number_of_shared_workers_coming += workers - self._shared_coming.pop(group_id, 0)
+        change = workers - self._shared_coming.pop(group_id, 0)
+        if change:
+            self.shared_workers_coming[group.profiles[0]] += change
+            if not self.shared_workers_coming[group.profiles[0]]:
+                del self.shared_workers_coming[group.profiles[0]]
         if workers:
             self._shared_coming[group_id] = workers
         coming = group.number_starting * group.slots_per_bundle if is_starting else 0
@@ -245,9 +262,13 @@ class GroupBooks:
                 self._note_owner(owner)
         return request
 
-    def request_failed(self, owner: WorkerGroupOwner | None, cause: str, now: float) -> float:
+    def shared_requests_of(self, worker: ResourceProfile) -> list[GroupRequest]:
+        """Return the unanswered requests for shared workers with these resources, oldest first."""
+        return [r for r in self.shared_requests.values() if r.profiles[0] == worker]
+
+    def request_failed(self, kind: GroupKind, cause: str, now: float) -> float:
         """Count a failed request.  Returns the time from which it may be repeated."""
-        failures = self.failures.setdefault(owner, GroupFailures())
+        failures = self.failures.setdefault(kind, GroupFailures())
         failures.count += 1
         failures.not_before = now + max(1.0, back_off(failures.count))
         failures.cause = cause

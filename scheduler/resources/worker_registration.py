@@ -127,7 +127,7 @@ def group_started(
     group = WorkerGroup(group_id, request.slots_per_bundle, request.owner)
     group.add_bundles(request.profiles)
     tracker.groups.started[group_id] = group
-    tracker.groups.failures.pop(request.owner, None)
+    tracker.groups.failures.pop(request.kind, None)
     for bundle in group.bundles.values():
         tracker.start_task_executor(group, bundle, now, actions)
     tracker.group_changed(group)
@@ -140,8 +140,8 @@ def group_failed(tracker: ResourceTracker, request_number: int, cause: str, now:
     request = tracker.take_request(request_number)
     if request is not None:
         tracker.start_rate.failed(now)
-        not_before = tracker.groups.request_failed(request.owner, cause, now)
-        tracker.timetable.set(("retry", request.owner), not_before)
+        not_before = tracker.groups.request_failed(request.kind, cause, now)
+        tracker.timetable.set(("retry", request.kind), not_before)
 
 
 def recover_group(

@@ -330,8 +330,12 @@ def actor_options(
         options["lifetime"] = "detached"
     if placement.memory:
         options["memory"] = placement.memory
-    if placement.resources:
-        options["resources"] = placement.resources
+    resources = dict(placement.resources)
+    gpus = resources.pop("GPU", 0.0)  # Ray refuses this name among the resources
+    if gpus:
+        options["num_gpus"] = gpus
+    if resources:
+        options["resources"] = resources
     return options
 
 

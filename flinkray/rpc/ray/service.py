@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from random import Random
 from typing import Any, TypeVar
@@ -211,6 +211,11 @@ class RayRpcService(BaseRpcService):
     @property
     def has_own_process(self) -> bool:
         return True
+
+    @property
+    def devices(self) -> Mapping[str, tuple[str, ...]]:
+        ids: dict[str, list[str]] = ray.get_runtime_context().get_accelerator_ids()
+        return {name: tuple(map(str, of_name)) for name, of_name in ids.items() if of_name}
 
     async def _export_metrics(self) -> None:
         exporter = MetricsExporter(self.namespace, self.process_name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from flinkray.core.errors import FlinkRayError
@@ -34,6 +35,33 @@ from flinkray.streaming.functions.metrics import MetricGroup
 
 if TYPE_CHECKING:
     from flinkray.streaming.functions.global_aggregates import GlobalAggregateManager
+
+
+class ExternalResourceInfo:
+    """Describes one accelerator of a slot. Its only property is ``index``, the id of the device as
+    Ray counts the devices of a node."""
+
+    def __init__(self, index: str) -> None:
+        self._properties = {"index": index}
+
+    def get_property(self, key: str) -> str | None:
+        """Return a property of the accelerator; None if it has no property of that name."""
+        return self._properties.get(key)
+
+    def get_keys(self) -> list[str]:
+        """Return the names of the accelerator's properties."""
+        return list(self._properties)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ExternalResourceInfo):
+            return NotImplemented
+        return self._properties == other._properties
+
+    def __hash__(self) -> int:
+        return hash(self._properties["index"])
+
+    def __repr__(self) -> str:
+        return f"ExternalResourceInfo({self._properties['index']!r})"
 
 
 class DistributedCache:
@@ -113,6 +141,7 @@ class RuntimeContext(KeyedStateStore):
         global_aggregates: GlobalAggregateManager,
         has_arrays: bool = False,
         is_restored: bool = False,
+        devices: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> None:
         self._task_name = task_name
         self._subtask_index = subtask_index
@@ -127,6 +156,7 @@ class RuntimeContext(KeyedStateStore):
         self._has_arrays = has_arrays
         """Whether the function gets batches with the slots of their keys (KeyedBatchFunction)."""
         self._is_restored = is_restored
+        self._devices = devices
 
     def get_task_name(self) -> str:
         """Return the operator's name."""
@@ -155,6 +185,15 @@ class RuntimeContext(KeyedStateStore):
     def get_attempt_number(self) -> int:
         """Return the number of this subtask's attempt, from 0."""
         return self._attempt_number
+
+    def get_external_resource_infos(self, resource_name: str) -> set[ExternalResourceInfo]:
+        """Return the accelerators of this slot, for example for ``GPU`` or ``TPU`` (in upper or
+        lower case). Empty if the slot-sharing group asks for none, and in programs without a
+        cluster. In CUDA's programs the first device of the slot is ``cuda:0``, whatever its index:
+        ``CUDA_VISIBLE_DEVICES`` names only the slot's devices."""
+        wanted = resource_name.lower()
+        ids = (own for name, own in self._devices.items() if name.lower() == wanted)
+        return {ExternalResourceInfo(index) for own in ids for index in own}
 
     def is_restored(self) -> bool:
         """Return whether the task was restored from a checkpoint or savepoint.

@@ -298,6 +298,7 @@ class StreamOperator:
             global_aggregates=context.global_aggregates,
             has_arrays=self.gives_slots,
             is_restored=context.restored_checkpoint_id > 0,
+            devices=context.services.devices,
         )
 
     def inputs(self) -> Sequence[Receiver]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flinkray.streaming.errors import StreamError
@@ -92,6 +93,8 @@ class TaskServices:
     """Locations of the job's Spark stages. None: the task does not run on a cluster."""
     write_lines: Callable[[str], None] | None = None
     """Writes the lines of print sinks. None: print sinks write to standard output."""
+    devices: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    """Ids of the accelerators that the task may use, by the name of the resource."""
 
     def commit_log(self, operator_id: str) -> CommitLog:
         """Return the log of a committer that commits at the end of a batch job."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.key_group_ranges import default_max_parallelism
+from flinkray.core.resources import ResourceProfile
 from flinkray.streaming.operators.operator import ChainingStrategy, StreamOperator
 from flinkray.streaming.records.partitioners import ForwardPartitioner, StreamPartitioner
 
@@ -89,6 +90,18 @@ class StreamGraph:
     cached_files: dict[str, str] = field(default_factory=dict)
     batch: bool = False
     """Whether all input is bounded, and only results of the whole input are wanted."""
+    slot_profiles: dict[str, ResourceProfile] = field(default_factory=dict)
+    """Resources of a slot, by slot-sharing group; groups without an entry take any slot."""
+
+    def set_slot_profile(self, group: str, profile: ResourceProfile) -> None:
+        """Set the resources of the slots of *group*. Raises ConfigurationError: the program gives
+        the group other resources elsewhere."""
+        before = self.slot_profiles.setdefault(group, profile)
+        if before != profile:
+            raise ConfigurationError(
+                f"slot-sharing group {group!r} is given {before} and {profile}: use one "
+                "SlotSharingGroup, or different names"
+            )
 
     def connect(self, edge: StreamEdge) -> None:
         edge.source.outputs.append(edge)

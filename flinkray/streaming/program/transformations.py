@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from flinkray.core.resources import ResourceProfile
 from flinkray.state.backends import IN_MEMORY
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.batch_mode import BroadcastFirstOperator, SortedInputsOperator
@@ -58,6 +59,8 @@ class OperatorTransformation(Transformation):
     """Whether the parallelism is 1 and cannot be changed."""
     chaining: ChainingStrategy | None = None
     slot_sharing_group: str | None = None
+    slot_profile: ResourceProfile | None = None
+    """Resources of the group's slots; None: the operator's group was given by name."""
     uid: str | None = None
     uid_hash: str | None = None
     description: str = ""
@@ -254,6 +257,8 @@ class _Builder:
             non_parallel=transformation.non_parallel,
         )
         self._graph.nodes.append(node)
+        if transformation.slot_profile is not None:
+            self._graph.set_slot_profile(node.slot_sharing_group, transformation.slot_profile)
         for index, upstreams in enumerate(inputs):
             for upstream in upstreams:
                 self._graph.connect(self._edge(upstream, node, index))

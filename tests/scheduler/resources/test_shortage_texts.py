@@ -182,12 +182,32 @@ def test_shortage_names_the_first_of_many_group_requests_and_counts_the_others(
     assert "So are 2 others." in reason
 
 
-def test_shared_slots_smaller_than_the_profile_are_unfulfillable(manager: SlotManager) -> None:
+def test_slot_too_large_for_a_default_worker_is_unfulfillable_only_if_no_node_holds_it(
+    manager: SlotManager,
+) -> None:
     """SM-14."""
     manager.set_requirements(requirements((LARGE, 1)), 0.0)
+    assert not shortage(manager, cluster(LARGE)).unfulfillable
+    found = shortage(manager, cluster(SMALL))
+    assert found.unfulfillable
+    assert f"No node can ever hold a worker of {LARGE}" in found.reason
+
+
+def test_shortage_of_devices_says_whether_a_node_has_one_or_has_none_free(
+    manager: SlotManager,
+) -> None:
+    device = replace(SMALL, extended={"GPU": 2.0})
+    manager.set_requirements(requirements((device, 1)), 0.0)
     found = shortage(manager, cluster(LARGE))
     assert found.unfulfillable
-    assert "Shared workers have slots of 1 CPU, 4g memory" in found.reason
+    assert "No node has any GPU" in found.reason
+    found = shortage(manager, cluster(replace(LARGE, extended={"GPU": 1.0})))
+    assert found.unfulfillable
+    assert "No node has more than 1 GPU" in found.reason
+    with_two = cluster(replace(LARGE, extended={"GPU": 2.0}))
+    found = shortage(manager, replace(with_two, available=replace(LARGE, extended={"GPU": 1.0})))
+    assert not found.unfulfillable
+    assert "No node has 2 GPU free" in found.reason
 
 
 def test_large_slots_are_fulfillable_while_a_large_worker_exists(
@@ -198,9 +218,9 @@ def test_large_slots_are_fulfillable_while_a_large_worker_exists(
     busy = report("te0", (OTHER_JOB, allocation(1)), profile=LARGE)
     manager.register_task_executor(location("te0", 0, "g0"), LARGE, busy, 0.0)
     manager.set_requirements(requirements((LARGE, 1)), 1.0)
-    assert not shortage(manager, cluster(LARGE)).unfulfillable
+    assert not shortage(manager, cluster(SMALL)).unfulfillable
     manager.worker_group_lost(group("g0"), "killed", 2.0)
-    assert shortage(manager, cluster(LARGE)).unfulfillable
+    assert shortage(manager, cluster(SMALL)).unfulfillable
 
 
 def test_shared_worker_larger_than_every_node_is_unfulfillable(manager: SlotManager) -> None:

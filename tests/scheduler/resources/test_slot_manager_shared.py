@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from flinkray.core.ids import JobID, ResourceID
@@ -40,6 +42,7 @@ from tests.scheduler.builders import (
 )
 
 WORKER = ResourceProfile(2.0, 2 * GIB)
+DEVICE = ResourceProfile(1.0, 2 * GIB, {"GPU": 1.0})
 
 
 @pytest.fixture
@@ -555,7 +558,51 @@ def test_freeing_a_slot_under_another_allocation_id_does_not_free_it(manager: Sl
     assert manager.task_executors()[0].free_slots == 1
 
 
-def test_profile_that_fits_into_no_shared_slot_starts_no_worker(manager: SlotManager) -> None:
-    """SM-14."""
-    assert manager.set_requirements(requirements((LARGE, 1)), 0.0) == []
-    assert manager.has_shortage
+def test_profile_too_large_for_a_default_worker_gets_a_shared_worker_of_its_size(
+    manager: SlotManager,
+) -> None:
+    started = only(manager.set_requirements(requirements((LARGE, 1)), 0.0), StartWorkerGroup)
+    assert [(s.bundles, s.slots_per_bundle, s.owner) for s in started] == [((LARGE,), 1, None)]
+    started = only(
+        manager.set_requirements(requirements((LARGE, 1), (SMALL, 1)), 1.0), StartWorkerGroup
+    )
+    assert [s.bundles for s in started] == [(WORKER,)]
+
+
+def test_worker_with_a_device_serves_the_next_job_that_asks_for_the_same_and_no_other(
+    manager: SlotManager,
+) -> None:
+    actions = manager.set_requirements(requirements((DEVICE, 1)), 0.0)
+    assert one(actions, StartWorkerGroup).bundles == (DEVICE,)
+    manager.worker_group_started(1, group("g1"), 1.0)
+    free = report("te1", None, profile=DEVICE)
+    asked = manager.register_task_executor(location("te1", 0, "g1"), DEVICE, free, 2.0)
+    first = one(asked, RequestSlot)
+    assert first.profile == DEVICE
+    manager.slot_request_succeeded(first.slot_id, first.allocation_id, 2.0)
+    manager.clear_requirements(JOB, True, 3.0)
+    manager.slot_freed(first.slot_id, first.allocation_id, 3.0)
+
+    assert not only(
+        manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 4.0), RequestSlot
+    )
+    half = replace(DEVICE, extended={"GPU": 0.5})
+    assert not only(
+        manager.set_requirements(requirements((half, 1), job_id=OTHER_JOB), 5.0), RequestSlot
+    )
+    less = replace(DEVICE, memory=GIB)
+    asked = manager.set_requirements(requirements((less, 1), job_id=OTHER_JOB), 6.0)
+    assert one(asked, RequestSlot).slot_id == first.slot_id
+
+
+def test_request_for_a_worker_with_a_device_is_canceled_with_the_last_slot_that_needs_it(
+    manager: SlotManager,
+) -> None:
+    started = only(
+        manager.set_requirements(requirements((SMALL, 1), (DEVICE, 2)), 0.0), StartWorkerGroup
+    )
+    assert sorted(s.bundles[0].extended.get("GPU", 0.0) for s in started) == [0.0, 1.0, 1.0]
+    actions = manager.set_requirements(requirements((SMALL, 1), (DEVICE, 1)), 1.0)
+    assert one(actions, CancelWorkerGroupRequest).request_number == 3
+    actions = manager.set_requirements(requirements((SMALL, 1)), 2.0)
+    assert one(actions, CancelWorkerGroupRequest).request_number == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count
@@ -42,6 +43,9 @@ SLOTS_PER_WORKER = 2
 TINY = ResourceProfile(0.25, GIB // 4)
 """For which dynamic slots are cut."""
 WORKER = ResourceProfile(2.0, 2 * GIB)
+LARGE = ResourceProfile(3.0, 3 * GIB)
+"""Too large for a default worker. Its worker can also hold three slots of the other jobs."""
+DEVICE = ResourceProfile(1.0, GIB, {"GPU": 1.0})
 JOBS = [id_of(JobID, number) for number in (1, 2, 3)]
 MIXED = JOBS[0]
 """The job that wants slots of a worker group of its own beside shared ones."""
@@ -52,13 +56,14 @@ Holder = tuple[JobID, AllocationID]
 class Worker:
     """A TaskExecutor: what it holds is the truth."""
 
-    def __init__(self, where: WorkerLocation, slots: int) -> None:
+    def __init__(self, where: WorkerLocation, slots: int, total: ResourceProfile) -> None:
         self.location = where
         self.static = slots
-        self.total = SMALL.times(slots)
+        self.total = total
+        self.slot = SMALL if total == WORKER else total
         self.held: dict[int, Holder | None] = dict.fromkeys(range(slots))
         """By index; those from ``static`` on are dynamic."""
-        self.profiles: dict[int, ResourceProfile] = dict.fromkeys(range(slots), SMALL)
+        self.profiles: dict[int, ResourceProfile] = dict.fromkeys(range(slots), self.slot)
         self.is_registered = False
 
     @property
@@ -71,7 +76,7 @@ class Worker:
         for known, holder in self.held.items():
             if holder == (asked.job_id, asked.allocation_id):
                 return SlotID(self.location.resource_id, known)
-        profile = asked.profile if index < 0 else SMALL
+        profile = asked.profile if index < 0 else self.slot
         if self.held.get(index) is not None or not (self.used + profile).fits_into(self.total):
             return None
         if index < 0:
@@ -117,10 +122,12 @@ class SlotManagerMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.numbers = count(1)
         self.wanted: dict[JobID, int] = {}
+        self.wanted_others: dict[JobID, tuple[int, int]] = {}
+        """Numbers of large slots and of slots with a device."""
         self.group_requests: dict[int, StartWorkerGroup] = {}
         self.groups: dict[WorkerGroupId, StartWorkerGroup] = {}
-        self.starting: dict[tuple[WorkerGroupId, int], int] = {}
-        """Bundles in which a TaskExecutor is to come up -> its number of slots."""
+        self.starting: dict[tuple[WorkerGroupId, int], StartTaskExecutor] = {}
+        """Bundles in which a TaskExecutor is to come up."""
         self.workers: dict[ResourceID, Worker] = {}
         self.in_flight: list[tuple[RequestSlot, float]] = []
         self.known: dict[SlotID, Holder] = {}
@@ -151,7 +158,8 @@ class SlotManagerMachine(RuleBasedStateMachine):
                     w.is_registered and (w.location.worker_group, w.location.bundle_index) == key
                     for w in self.workers.values()
                 ), "a bundle holds one TaskExecutor"
-                self.starting[key] = action.number_of_slots
+                assert action.number_of_slots == (2 if action.profile == WORKER else 1)
+                self.starting[key] = action
             elif isinstance(action, AskWhetherReleasable):
                 agreed = all(self.workers[name].used.is_zero() for name in action.task_executors)
                 self.carry_out(self.manager.may_be_released(action.group_id, agreed, self.now))
@@ -177,6 +185,11 @@ class SlotManagerMachine(RuleBasedStateMachine):
             assert action.bundles == (SMALL,) * self.wanted[MIXED]
             assert not any(r.owner == OWNER for r in self.group_requests.values())
             assert not any(r.owner == OWNER for r in self.groups.values())
+        else:
+            assert action.bundles[0] in (WORKER, LARGE, DEVICE)
+            if action.bundles[0] != WORKER:
+                wanted = [number for of_job in self.wanted_others.values() for number in of_job]
+                assert any(wanted), "a job asks for such a slot"
 
     def check_slot_request(self, action: RequestSlot) -> None:
         worker = self.workers[action.slot_id.resource_id]
@@ -185,7 +198,8 @@ class SlotManagerMachine(RuleBasedStateMachine):
             assert action.slot_id not in self.known, "a slot is given once"
             assert not any(asked.slot_id == action.slot_id for asked, _ in self.in_flight)
         else:
-            assert action.profile == TINY
+            assert action.profile in (TINY, SMALL)
+        assert action.profile.extended == worker.total.extended, "devices go to jobs that ask"
         given = [self.profile_of[slot] for slot in self.known if slot.resource_id == name]
         asked_for = [asked.profile for asked, _ in self.in_flight if asked.resource_id == name]
         whole = total_of((*given, *asked_for, action.profile))
@@ -210,17 +224,25 @@ class SlotManagerMachine(RuleBasedStateMachine):
 
     # jobs
 
-    @rule(job_id=st.sampled_from(JOBS), number=st.integers(0, 4), tiny=st.integers(0, 5))
-    def require(self, job_id: JobID, number: int, tiny: int) -> None:
+    @rule(
+        job_id=st.sampled_from(JOBS),
+        number=st.integers(0, 4),
+        tiny=st.integers(0, 5),
+        others=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    )
+    def require(self, job_id: JobID, number: int, tiny: int, others: tuple[int, int]) -> None:
         self.wanted[job_id] = number
+        self.wanted_others[job_id] = others
         wanted = requirements((SMALL, number), job_id=job_id, dedicated=job_id == MIXED)
-        shared = requirements((TINY, tiny), job_id=job_id)
+        large, devices = others
+        shared = requirements((TINY, tiny), (LARGE, large), (DEVICE, devices), job_id=job_id)
         wanted = replace(wanted, requirements=wanted.requirements + shared.requirements)
         self.carry_out(self.manager.set_requirements(wanted, self.now))
 
     @rule(job_id=st.sampled_from(JOBS), ended=st.booleans())
     def master_goes(self, job_id: JobID, ended: bool) -> None:
         self.wanted.pop(job_id, None)
+        self.wanted_others.pop(job_id, None)
         self.carry_out(self.manager.clear_requirements(job_id, ended, self.now))
         if not ended:  # TaskExecutors see for themselves that the master is gone
             for worker in list(self.workers.values()):
@@ -260,7 +282,7 @@ class SlotManagerMachine(RuleBasedStateMachine):
     def start_one(
         self, key: tuple[WorkerGroupId, int], fails: bool, is_too_small: bool = False
     ) -> None:
-        slots = self.starting.pop(key)
+        start = self.starting.pop(key)
         group_id, bundle = key
         if fails:
             self.carry_out(
@@ -269,12 +291,11 @@ class SlotManagerMachine(RuleBasedStateMachine):
             return
         number = next(self.numbers)
         where = location(f"te{number}", bundle, group_id.value, number)
-        worker = Worker(replace(where, node_id=f"n{number % 3}"), slots)
+        where = replace(where, node_id=f"n{number % 3}")
+        worker = Worker(where, start.number_of_slots, start.profile)
         worker.is_registered = True
         self.workers[worker.location.resource_id] = worker
-        profile = WORKER if slots > 1 else SMALL
-        if is_too_small:
-            profile = TINY
+        profile = TINY if is_too_small else start.profile
         self.carry_out(
             self.manager.register_task_executor(worker.location, profile, worker.report(), self.now)
         )
@@ -398,8 +419,10 @@ class SlotManagerMachine(RuleBasedStateMachine):
         starting = {g.group_id: g for g in groups.started.values() if g.number_starting}
         shared = {group_id: g for group_id, g in starting.items() if g.is_shared}
         assert groups.shared_starting == shared
-        coming = sum(group.number_starting for group in shared.values())
-        assert groups.number_of_shared_workers_coming == coming
+        coming = Counter[ResourceProfile]()
+        for group in shared.values():
+            coming[group.profiles[0]] += group.number_starting
+        assert groups.shared_workers_coming == coming
 
     @invariant()
     def a_second_check_changes_nothing(self) -> None:
