@@ -6,11 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, overload
 
+from flinkray.core.arguments import whole_number
+from flinkray.core.durations import Span, milliseconds
 from flinkray.datastream.closeable_iterator import (
     CloseableIterator,
     RecordBatches,
     RecordBatchFunction,
 )
+from flinkray.datastream.common.configuration import parse_milliseconds
 from flinkray.datastream.connected_streams import (
     BroadcastConnectedStream,
     BroadcastStream,
@@ -22,7 +25,11 @@ from flinkray.datastream.operator_settings import DataStreamSink, StreamSettings
 from flinkray.datastream.type_variables import R, T, U
 from flinkray.datastream.windowed_streams import AllWindowedStream, count_assigner
 from flinkray.state.descriptors import MapStateDescriptor
-from flinkray.streaming.columnar.arrow_batches import MapBatchesOperator, SerializeBatchesOperator
+from flinkray.streaming.columnar.arrow_batches import (
+    GatherBatchesOperator,
+    MapBatchesOperator,
+    SerializeBatchesOperator,
+)
 from flinkray.streaming.columnar.conversion import schema_of
 from flinkray.streaming.functions.functions import (
     FilterFunction,
@@ -274,21 +281,46 @@ class DataStream(StreamSettings, Generic[T]):
 
     @overload
     def map_batches(
-        self, func: RecordBatchFunction, output_type: None = None
+        self,
+        func: RecordBatchFunction,
+        output_type: None = None,
+        *,
+        max_size: int | None = None,
+        max_delay: Span | str = 0,
     ) -> DataStream[Row]: ...
     @overload
     def map_batches(
-        self, func: RecordBatchFunction, output_type: TypeInformation[R]
+        self,
+        func: RecordBatchFunction,
+        output_type: TypeInformation[R],
+        *,
+        max_size: int | None = None,
+        max_delay: Span | str = 0,
     ) -> DataStream[R]: ...
     def map_batches(
         self,
         func: RecordBatchFunction,
         output_type: TypeInformation | None = None,
+        *,
+        max_size: int | None = None,
+        max_delay: Span | str = 0,
     ) -> DataStream:
         """Apply *func* to whole Arrow record batches.
 
         *func* returns a batch, a table, several of them, or None. Streams of Python values are
         converted to columns.
+
+        Batches are as large as they come: a few rows if records come one by one, thousands if the
+        task is behind. *max_size* and *max_delay* change that, for example for a model that wants
+        64 rows at a time.
+
+        Args:
+            max_size: largest number of rows of a batch. None: any number.
+            max_delay: how long rows wait until *max_size* rows are there, as ``"20 ms"``, a
+                timedelta, or milliseconds. Checkpoints and the end of the input do not wait.
+
+        Raises:
+            ValueError: *max_size* is below 1, or *max_delay* is negative or given without it.
 
         >>> import pyarrow as pa, pyarrow.compute as pc
         >>> from flinkray.datastream import StreamExecutionEnvironment
@@ -299,7 +331,20 @@ class DataStream(StreamSettings, Generic[T]):
         [Row(x=2), Row(x=4)]
         """
         expect_function(func, "map_batch", "an object with map_batch")
-        operator = MapBatchesOperator(func, self._stream.type_info)
+        type_info = self._stream.type_info
+        operator = MapBatchesOperator(func, type_info)
+        if isinstance(max_delay, str):
+            delay = parse_milliseconds(max_delay)
+        else:
+            delay = milliseconds(max_delay)
+        if delay < 0:
+            raise ValueError(f"map_batches: max_delay must not be negative, got {max_delay!r}")
+        if max_size is not None:
+            if whole_number(max_size, "max_size") < 1:
+                raise ValueError(f"map_batches: max_size must be at least 1, got {max_size}")
+            operator = GatherBatchesOperator(func, max_size, delay, type_info)
+        elif delay:
+            raise ValueError("map_batches: max_delay needs max_size, the rows to wait for")
         return self._then("MapBatches", operator, output_type)
 
     def assign_timestamps_and_watermarks(

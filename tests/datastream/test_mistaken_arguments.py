@@ -13,7 +13,12 @@ import pyarrow as pa
 import pytest
 
 from flinkray.core.durations import Duration, Time
-from flinkray.datastream import OutputTag, StreamExecutionEnvironment, WatermarkStrategy
+from flinkray.datastream import (
+    OutputTag,
+    SlotSharingGroup,
+    StreamExecutionEnvironment,
+    WatermarkStrategy,
+)
 from flinkray.datastream.common import Configuration, Encoder, Types
 from flinkray.datastream.connectors import DataGeneratorSource, FileSink, FileSource, ParquetFormat
 from flinkray.datastream.connectors.file_system import StreamFormat
@@ -62,6 +67,35 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "a text for the buffer time-out": (
         lambda: environment().set_buffer_timeout(wrong("50")),
         "a buffer time-out in milliseconds is a whole number (int), got '50'",
+    ),
+    "no rows in a batch": (
+        lambda: environment().from_collection([1]).map_batches(lambda b: b, max_size=0),
+        "map_batches: max_size must be at least 1, got 0",
+    ),
+    "a delay for a batch without a size": (
+        lambda: environment().from_collection([1]).map_batches(lambda b: b, max_delay="20 ms"),
+        "map_batches: max_delay needs max_size, the rows to wait for",
+    ),
+    "a negative delay for a batch": (
+        lambda: (
+            environment().from_collection([1]).map_batches(lambda b: b, max_size=2, max_delay=-1)
+        ),
+        "map_batches: max_delay must not be negative, got -1",
+    ),
+    "a part of a device beside a whole one": (
+        lambda: (
+            environment()
+            .from_collection([1])
+            .map(abs)
+            .slot_sharing_group(
+                SlotSharingGroup.builder("g")
+                .set_cpu_cores(1)
+                .set_task_heap_memory_mb(100)
+                .set_external_resource("GPU", 1.5)
+                .build()
+            )
+        ),
+        "slot-sharing group 'g': GPU must be at most 1 or a whole number, not 1.5",
     ),
     "the name of a runtime mode": (
         lambda: environment().set_runtime_mode(wrong("BATCH")),

@@ -16,9 +16,10 @@ from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.functions import BatchContext, KeyedBatchFunction
 from flinkray.streaming.operators.operator import FunctionOperator, StreamOperator
 from flinkray.streaming.operators.timestamps import column_as_timestamps
-from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block, Columns, Origin
+from flinkray.streaming.records.elements import MIN_TIMESTAMP, Barrier, Block, Columns, Origin
 from flinkray.streaming.records.keying import Keys, functions_of
 from flinkray.streaming.records.typeinfo import TypeInformation
+from flinkray.streaming.time.time_service import ScheduledCallback
 
 TIMESTAMPS = "$timestamp"
 """Name of the column that gives functions the timestamps of the rows, in milliseconds."""
@@ -42,9 +43,107 @@ class MapBatchesOperator(FunctionOperator):
             self.process_columns(block_to_columns(block, self._input_type))
 
     def process_columns(self, columns: Columns) -> None:
-        for batch in batches_of(self._map_batch(with_timestamps(columns))):
-            if batch.num_rows:
-                self.output.emit_columns(without_timestamps(batch, columns.origin))
+        self._emit(with_timestamps(columns), columns.origin)
+
+    def _emit(self, batch: pa.RecordBatch, origin: Origin | None) -> None:
+        for result in batches_of(self._map_batch(batch)):
+            if result.num_rows:
+                self.output.emit_columns(without_timestamps(result, origin))
+
+
+class GatherBatchesOperator(MapBatchesOperator):
+    """Gathers rows from several batches before it calls the function, until there are *max_size*
+    rows, or the first of them has waited for *max_delay* milliseconds. Watermarks wait with the
+    rows before them. Rows that wait are processed before a checkpoint's barrier, so the operator
+    has no state."""
+
+    def __init__(
+        self,
+        function: Any,
+        max_size: int,
+        max_delay: int,
+        input_type: TypeInformation | None = None,
+    ) -> None:
+        super().__init__(function, input_type)
+        self._max_size = max_size
+        self._max_delay = max_delay
+
+    def open(self) -> None:
+        super().open()
+        self._waiting: list[pa.RecordBatch] = []
+        """Batches of one schema, as the function gets them."""
+        self._number = 0
+        self._origin: Origin | None = None
+        self._watermark: int | None = None
+        """Watermark behind the rows that wait."""
+        self._timer: ScheduledCallback | None = None
+
+    def process_columns(self, columns: Columns) -> None:
+        batch = with_timestamps(columns)
+        if self._waiting and self._waiting[0].schema != batch.schema:
+            self._call_with_all()
+        if not self._waiting:
+            self._origin = columns.origin
+        self._waiting.append(batch)
+        self._number += batch.num_rows
+        if self._number >= self._max_size:
+            self._call_with_full_batches(columns.origin)
+        if self._number and self._max_delay == 0:
+            self._call_with_all()
+        elif self._number and self._timer is None:
+            times = self.context.time_service
+            self._timer = times.schedule(times.now() + self._max_delay, self._delay_is_over)
+
+    def process_watermark(self, timestamp: int) -> None:
+        if self._number:
+            self._watermark = timestamp
+        else:
+            self.output.emit_watermark(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        self._call_with_all()
+        self.output.emit_status(idle)
+
+    def prepare_snapshot_pre_barrier(self, barrier: Barrier) -> None:
+        self._call_with_all()
+
+    def finish(self) -> None:
+        self._call_with_all()
+
+    def _delay_is_over(self, timestamp: int) -> None:
+        self._timer = None
+        self._call_with_all()
+
+    def _call_with_all(self) -> None:
+        if self._number:
+            self._emit(self._take(), self._origin)
+        self._nothing_waits()
+
+    def _call_with_full_batches(self, origin: Origin | None) -> None:
+        gathered, begin = self._take(), 0
+        while gathered.num_rows - begin >= self._max_size:
+            self._emit(gathered.slice(begin, self._max_size), self._origin)
+            begin += self._max_size
+        self._nothing_waits()
+        rest = gathered.slice(begin)
+        if rest.num_rows:  # of the last batch, which came after the watermark
+            self._waiting, self._number, self._origin = [rest], rest.num_rows, origin
+
+    def _take(self) -> pa.RecordBatch:
+        waiting, self._waiting, self._number = self._waiting, [], 0
+        if len(waiting) == 1:
+            return waiting[0]
+        (batch,) = pa.Table.from_batches(waiting).combine_chunks().to_batches()
+        return batch
+
+    def _nothing_waits(self) -> None:
+        """Stop the timer, and put out the watermark that waited behind the rows."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        watermark, self._watermark = self._watermark, None
+        if watermark is not None:
+            self.output.emit_watermark(watermark)
 
 
 def with_timestamps(columns: Columns) -> pa.RecordBatch:

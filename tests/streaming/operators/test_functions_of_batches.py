@@ -13,11 +13,15 @@ from flinkray.datastream import KeyedBatchFunction, KeyedProcessFunction
 from flinkray.datastream.arrays import running_sums
 from flinkray.datastream.state import ArrayStateDescriptor
 from flinkray.state.errors import StateError
-from flinkray.streaming.columnar.arrow_batches import KeyedBatchOperator, MapBatchesOperator
+from flinkray.streaming.columnar.arrow_batches import (
+    GatherBatchesOperator,
+    KeyedBatchOperator,
+    MapBatchesOperator,
+)
 from flinkray.streaming.columnar.window_operators import WindowBatchesOperator
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.process import KeyedProcessOperator
-from flinkray.streaming.records.elements import MAX_TIMESTAMP, Columns, Watermark
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, Barrier, Columns, Watermark
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.typeinfo import Types
@@ -68,6 +72,65 @@ def test_rows_keep_their_timestamps_through_a_batch_function() -> None:
         assert batch.batch.schema.names == ["x"]
         assert np.array_equal(batch.timestamps, times)  # type: ignore[arg-type]
     assert h.values() == [Row(x=1), Row(x=2), Row(x=2), Row(x=2), Row(x=1)]
+
+
+def gathered(max_size: int, max_delay: int) -> tuple[OperatorHarness, list[list[Any]]]:
+    """Return the operator with a list of the values of each batch that its function gets."""
+    batches: list[list[Any]] = []
+
+    def function(batch: pa.RecordBatch) -> pa.RecordBatch:
+        batches.append(batch["x"].to_pylist())
+        return batch
+
+    return OperatorHarness(GatherBatchesOperator(function, max_size, max_delay)), batches
+
+
+def test_rows_wait_for_a_full_batch_or_for_the_end_of_the_delay_of_the_first_of_them() -> None:
+    h, batches = gathered(3, 20)
+    h.process_columns(columns(None, x=[1]))
+    h.processing_time(15)
+    h.process_columns(columns(None, x=[2]))
+    assert batches == []
+    h.processing_time(20)
+    assert batches == [[1, 2]]
+    h.process_columns(columns(None, x=[3, 4]))
+    h.process_columns(columns(None, x=[5, 6, 7, 8, 9]))
+    assert batches[1:] == [[3, 4, 5], [6, 7, 8]]
+    h.processing_time(40)
+    h.process_columns(columns(None, x=[10]))
+    h.finish()
+    assert batches[3:] == [[9], [10]]
+
+
+def test_batches_without_a_delay_are_divided_and_never_wait() -> None:
+    h, batches = gathered(2, 0)
+    h.process_columns(columns(None, x=[1, 2, 3]))
+    assert batches == [[1, 2], [3]]
+
+
+def test_watermark_waits_with_the_rows_before_it_and_not_with_the_rows_behind_it() -> None:
+    h, _ = gathered(3, 20)
+    h.watermark(1)
+    h.process_columns(columns([5, 6], x=[1, 2]))
+    h.watermark(4)
+    h.watermark(6)
+    assert h.output() == [Watermark(1)]
+    h.process_columns(columns([8, 9], x=[3, 4]))
+    assert h.output() == [
+        *(Record(Row(x=x), at) for x, at in ((1, 5), (2, 6), (3, 8))), Watermark(6)
+    ]  # fmt: skip
+    h.operator.prepare_snapshot_pre_barrier(Barrier(1, 0))
+    assert h.output() == [Record(Row(x=4), 9)]
+
+
+def test_gathered_batches_of_different_types_are_not_mixed() -> None:
+    h, batches = gathered(10, 20)
+    h.process(Row(x=1), Row(x=2))
+    h.process(Row(x="a"))
+    h.process(Row(x="b"), at=3)
+    h.finish()
+    assert batches == [[1, 2], ["a"], ["b"]]
+    assert h.records()[-1] == (Row(x="b"), 3)
 
 
 def test_batch_that_a_function_returns_without_timestamps_has_no_timestamps() -> None:
