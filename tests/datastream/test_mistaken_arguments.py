@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from flinkray.core.durations import Duration, Time
+from flinkray.core.errors import ConfigurationError
 from flinkray.datastream import (
     OutputTag,
     SlotSharingGroup,
@@ -235,7 +236,8 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
 @pytest.mark.parametrize("mistake", REFUSED)
 def test_mistaken_argument_is_refused_at_once_with_a_message_that_names_it(mistake: str) -> None:
     give, words = REFUSED[mistake]
-    with pytest.raises((TypeError, StreamError), match=f"^{re.escape(words)}$"):
+    errors = (TypeError, ValueError, StreamError, ConfigurationError)
+    with pytest.raises(errors, match=f"^{re.escape(words)}$"):
         give()
 
 
