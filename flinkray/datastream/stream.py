@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, overload
 
 from flinkray.core.arguments import whole_number
 from flinkray.core.durations import Span, milliseconds
+from flinkray.core.errors import ConfigurationError
 from flinkray.datastream.closeable_iterator import (
     CloseableIterator,
     RecordBatches,
@@ -61,6 +62,7 @@ from flinkray.streaming.operators.keyed import (
 )
 from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.operators.process import ProcessOperator
+from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
 from flinkray.streaming.program.transformations import (
     OperatorTransformation,
@@ -88,11 +90,14 @@ from flinkray.streaming.sinks.simple import PrintOperator, SinkFunctionOperator
 from flinkray.streaming.sinks.sink import Sink
 from flinkray.streaming.sinks.sink_operators import SinkWriterOperator
 from flinkray.streaming.sinks.spark import SparkEpochSink, check_columns
+from flinkray.streaming.sources.source import Boundedness
 from flinkray.streaming.time.watermarks import WatermarkStrategy
 from flinkray.streaming.windowing.assigners import W, WindowAssigner
 from flinkray.streaming.windowing.window import CountWindow
 
 if TYPE_CHECKING:
+    import ray.data
+
     from flinkray.core.ids import JobVertexID
     from flinkray.datastream.common.execution_config import ExecutionConfig
     from flinkray.datastream.keyed_stream import KeyedStream
@@ -120,6 +125,15 @@ class StreamProgram(EnvironmentSettings, ABC):
     @property
     def to_be_executed(self) -> tuple[Transformation, ...]:
         return tuple(self._transformations)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether all sources of the program end."""
+        return all(
+            it.operator.source.get_boundedness() is Boundedness.BOUNDED
+            for it in self._transformations
+            if isinstance(it, OperatorTransformation) and isinstance(it.operator, SourceOperator)
+        )
 
     def add_spark_stage(self, stage: JobVertex) -> None:
         """Add a Spark stage whose rows a source of the program reads, or to which a sink of the
@@ -669,6 +683,23 @@ class DataStream(StreamSettings, Generic[T]):
         operator = SerializeBatchesOperator(collected._stream.type_info)
         serialized = collected._then("Serialize Batches", operator, None, typed=False)
         return RecordBatches(serialized.execute_and_collect(job_execution_name))
+
+    def to_dataset(self, job_execution_name: str | None = None) -> ray.data.Dataset:
+        """Run the program, which must be bounded, and return this stream's records as a Ray Data
+        dataset. The rows go to Ray's object store in blocks of about 64 MB, without files.
+
+        Raises:
+            ConfigurationError: the stream is not bounded.
+        """
+        from flinkray.streaming.sources.ray_dataset import dataset_of
+
+        if not self._env.is_bounded:
+            raise ConfigurationError(
+                "to_dataset needs a program whose sources all end: a dataset is complete when it "
+                "is made"
+            )
+        with self.execute_and_collect_arrow(job_execution_name) as batches:
+            return dataset_of(batches)
 
     def _values(self) -> DataStream[T]:
         """Return this stream without keys (a keyed stream overrides this method)."""

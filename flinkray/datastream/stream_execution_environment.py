@@ -36,7 +36,7 @@ from flinkray.datastream.local_execution import (
 )
 from flinkray.datastream.stream import DataStream, StreamProgram
 from flinkray.datastream.type_variables import U
-from flinkray.streaming.columnar.conversion import batch_of_type, without_views
+from flinkray.streaming.columnar.conversion import batch_of_type
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.signatures import refuse_coroutines, refuse_signatures
 from flinkray.streaming.local.local_job import LocalJob
@@ -52,7 +52,7 @@ from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.type_inference import type_of_schema
 from flinkray.streaming.records.typeinfo import TypeInformation, expect_type
-from flinkray.streaming.records.widening import as_one_table
+from flinkray.streaming.records.widening import as_one_table, without_views
 from flinkray.streaming.sinks.result_files import ResultFilesOperator
 from flinkray.streaming.sinks.simple import CollectOperator, CollectSink
 from flinkray.streaming.sinks.sink_operators import SinkWriterOperator
@@ -71,6 +71,7 @@ from flinkray.streaming.time.time_service import WaitingClock
 from flinkray.streaming.time.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:
+    import ray.data
     from pyspark.sql import DataFrame, SparkSession
 
     from flinkray.client.cluster_client import ClusterClient
@@ -200,6 +201,29 @@ class StreamExecutionEnvironment(StreamProgram):
         return self._source(
             "Source: Arrow", ArrowSource(table, batch_rows), type_of_schema(table.schema)
         )
+
+    def from_dataset(self, dataset: ray.data.Dataset) -> DataStream[Row]:
+        """Make a bounded stream of the rows of a Ray Data dataset, in columns.
+
+        The dataset is executed by this call. Its blocks stay in Ray's object store as long as this
+        process runs, and the subtasks of the source read them there, each block once. Checkpoints
+        hold which blocks and rows were read. Tensors are lists in the stream.
+
+        Raises:
+            TypeError: *dataset* is no ``ray.data.Dataset``.
+            ValueError: the dataset has no columns.
+            StreamError: the blocks have no common type, or hold Python objects.
+        """
+        import ray.data
+
+        from flinkray.streaming.sources.ray_dataset import RayDatasetSource
+
+        if not isinstance(dataset, ray.data.Dataset):
+            raise TypeError(
+                f"from_dataset takes a ray.data.Dataset, got a {type(dataset).__name__}"
+            )
+        source = RayDatasetSource(dataset)
+        return self._source("Source: Ray Dataset", source, source.get_produced_type())
 
     @overload
     def from_source(
@@ -469,12 +493,7 @@ class StreamExecutionEnvironment(StreamProgram):
         return graph
 
     def _is_batch(self) -> bool:
-        sources = [
-            t.operator.source
-            for t in self._transformations
-            if isinstance(t, OperatorTransformation) and isinstance(t.operator, SourceOperator)
-        ]
-        bounded = all(s.get_boundedness() is Boundedness.BOUNDED for s in sources)
+        bounded = self.is_bounded
         batch = self._runtime_mode is RuntimeExecutionMode.BATCH or (
             self._runtime_mode is RuntimeExecutionMode.AUTOMATIC and bounded
         )

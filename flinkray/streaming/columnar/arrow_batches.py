@@ -11,7 +11,7 @@ import pyarrow as pa
 from flinkray.core.arguments import first_twice
 from flinkray.state.key_numbers import Slots
 from flinkray.state.key_values import can_change
-from flinkray.streaming.columnar.conversion import block_to_batch, block_to_columns, without_views
+from flinkray.streaming.columnar.conversion import block_to_batch, block_to_columns
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.functions import BatchContext, KeyedBatchFunction
 from flinkray.streaming.operators.operator import FunctionOperator, StreamOperator
@@ -19,6 +19,7 @@ from flinkray.streaming.operators.timestamps import column_as_timestamps
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Barrier, Block, Columns, Origin
 from flinkray.streaming.records.keying import Keys, functions_of
 from flinkray.streaming.records.typeinfo import TypeInformation
+from flinkray.streaming.records.widening import without_views
 from flinkray.streaming.time.time_service import ScheduledCallback
 
 TIMESTAMPS = "$timestamp"

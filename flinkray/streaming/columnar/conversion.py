@@ -7,7 +7,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import chain
 from math import inf
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -427,17 +427,3 @@ def _check_one_kind(name: str, values: Values, of_dates: bool) -> None:
             raise StreamError(
                 f"column {name!r} is declared to hold dates, and {late} has a time of day"
             )
-
-
-Data = TypeVar("Data", pa.RecordBatch, pa.Table)
-
-
-def without_views(data: Data) -> Data:
-    """Return the rows with Arrow's *view* columns of texts and bytes converted to large texts and
-    large bytes."""
-    for place, kind in enumerate(data.schema.types):
-        if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-            plain = pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary()
-            name = data.schema.names[place]
-            data = data.set_column(place, name, data.column(place).cast(plain))
-    return data

@@ -7,6 +7,7 @@ rounded when they become floats, as in NumPy and Arrow. Keys are never rounded.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -135,3 +136,17 @@ def _as_wide(column: pa.Array, kind: pa.DataType, may_round: bool = True) -> pa.
         return column
     rounds = pa.types.is_integer(column.type) and pa.types.is_floating(kind)
     return column.cast(kind, safe=not (rounds and may_round))
+
+
+Data = TypeVar("Data", pa.RecordBatch, pa.Table)
+
+
+def without_views(data: Data) -> Data:
+    """Return the rows with Arrow's *view* columns of texts and bytes converted to large texts and
+    large bytes."""
+    for place, kind in enumerate(data.schema.types):
+        if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+            plain = pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary()
+            name = data.schema.names[place]
+            data = data.set_column(place, name, data.column(place).cast(plain))
+    return data

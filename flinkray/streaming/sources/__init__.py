@@ -8,6 +8,7 @@ __all__ = [
     "generated",
     "input_format",
     "master_hook",
+    "ray_dataset",
     "result_files",
     "source",
     "source_progress",

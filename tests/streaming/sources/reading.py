@@ -53,8 +53,9 @@ def batches_by(reader: Any) -> list[Block | Columns]:
     """All batches with records that a reader still reads."""
     found = []
     while (polled := reader.poll(1000)) is not END_OF_INPUT:
-        batch = batch_of(polled)
-        found += [batch] if len(batch) else []
+        if polled is not NOTHING_NOW:
+            batch = batch_of(polled)
+            found += [batch] if len(batch) else []
     return found
 
 

@@ -1,0 +1,151 @@
+"""Streams that read Ray Data datasets, and datasets of a stream's results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import flinkray
+from flinkray.client import ClusterClient
+from flinkray.core.errors import ConfigurationError
+from flinkray.datastream import (
+    Configuration,
+    MapFunction,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+    Types,
+)
+from flinkray.datastream.connectors import IteratorSource
+from flinkray.streaming.errors import StreamError
+
+pytestmark = [
+    pytest.mark.ray,
+    # Ray Data sets options of its own that it has deprecated
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data"),
+]
+
+ray_data: Any = pytest.importorskip("ray.data")
+ROWS = 1_000
+
+
+@pytest.fixture(scope="module")
+def cluster(ray_cluster: object) -> Iterator[ClusterClient]:
+    configuration = {"taskmanager.cpu.cores": "0.5", "taskmanager.memory": "300m"}
+    with flinkray.connect(cluster_id="ray-datasets", configuration=configuration) as client:
+        yield client
+
+
+@pytest.fixture(params=["in one process", "on a cluster"])
+def env(request: pytest.FixtureRequest, ray_cluster: object) -> StreamExecutionEnvironment:
+    client = request.getfixturevalue("cluster") if request.param == "on a cluster" else None
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=client)
+    return env.set_parallelism(2)
+
+
+def test_stream_has_each_row_of_a_dataset_once(env: StreamExecutionEnvironment) -> None:
+    dataset = ray_data.range(ROWS, override_num_blocks=7).map_batches(
+        lambda batch: {"id": batch["id"], "square": batch["id"] ** 2}
+    )
+    rows = env.from_dataset(dataset).map(lambda row: (row.id, row.square))
+    assert sorted(rows.execute_and_collect()) == [(n, n * n) for n in range(ROWS)]
+
+
+def test_columns_of_a_dataset_are_summed_by_key(env: StreamExecutionEnvironment) -> None:
+    tables = [pa.table({"key": ["a", "b"], "v": [n, 1]}) for n in range(20)]
+    totals = env.from_dataset(ray_data.from_arrow(tables)).key_by("key").sum("v")
+    last = {row.key: row.v for row in totals.execute_and_collect()}
+    assert last["b"] == 20
+    assert max(last.values()) == sum(range(20))
+
+
+def test_blocks_of_different_types_become_columns_that_hold_both(ray_cluster: object) -> None:
+    tables = [pa.table({"x": [1, 2]}), pa.table({"x": pa.array([None, 2.5]), "y": ["a", None]})]
+    env = StreamExecutionEnvironment.get_execution_environment()
+    batches = env.from_dataset(ray_data.from_arrow(tables)).execute_and_collect_arrow()
+    table = pa.Table.from_batches(list(batches)).sort_by("x")
+    assert table.to_pydict() == {"x": [1.0, 2.0, 2.5, None], "y": [None, None, None, "a"]}
+
+
+def test_tensors_of_a_dataset_are_lists_in_the_stream(ray_cluster: object) -> None:
+    dataset = ray_data.from_numpy(np.arange(6.0).reshape(3, 2))
+    env = StreamExecutionEnvironment.get_execution_environment()
+    assert sorted(list(row.data) for row in env.from_dataset(dataset).execute_and_collect()) == [
+        [0.0, 1.0], [2.0, 3.0], [4.0, 5.0]
+    ]  # fmt: skip
+
+
+def test_dataset_of_python_objects_is_refused_by_the_name_of_the_column(
+    ray_cluster: object,
+) -> None:
+    dataset = ray_data.from_items([{"x": 1, "what": object}]).map(
+        lambda row: {**row, "what": complex(1, 2)}
+    )
+    env = StreamExecutionEnvironment.get_execution_environment()
+    with pytest.raises(StreamError, match="column 'what' of the dataset holds Python objects"):
+        env.from_dataset(dataset)
+
+
+def test_something_else_than_a_dataset_is_refused_by_type() -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    with pytest.raises(TypeError, match=r"from_dataset takes a ray\.data\.Dataset, got a list"):
+        env.from_dataset([1, 2])  # type: ignore[arg-type]
+
+
+class FailsOnce(MapFunction[int, int]):
+    """Fails in the first attempt after half of the rows."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._is_first = runtime_context.get_attempt_number() == 0
+        self._seen = 0
+
+    def map(self, value: int) -> int:
+        self._seen += 1
+        if self._is_first and self._seen > ROWS // 2:
+            raise ValueError("fails once")
+        return value
+
+
+def test_each_row_is_there_once_after_a_restart(cluster: ClusterClient) -> None:
+    settings = {
+        "execution.checkpointing.interval": "10 ms",
+        "execution.runtime-mode": "STREAMING",
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": "1",
+    }
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
+    env.configure(Configuration.from_dict(settings)).set_parallelism(1)
+    rows = env.from_dataset(ray_data.range(ROWS, override_num_blocks=50))
+    numbers = rows.map(lambda row: row.id, Types.LONG()).map(FailsOnce(), Types.LONG())
+    assert sorted(numbers.execute_and_collect()) == list(range(ROWS))
+
+
+def test_results_of_a_stream_become_a_dataset(env: StreamExecutionEnvironment) -> None:
+    doubled = env.from_sequence(1, ROWS).map(lambda n: (n, 2 * n))
+    dataset = doubled.to_dataset()
+    assert dataset.count() == ROWS
+    assert dataset.sum("f1") == ROWS * (ROWS + 1)
+
+
+def test_stream_without_records_becomes_an_empty_dataset(ray_cluster: object) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    assert env.from_sequence(1, 3).filter(lambda n: n > 3).to_dataset().count() == 0
+
+
+def test_examples_of_the_page_run(ray_cluster: object) -> None:
+    page = (Path(__file__).parents[2] / "docs/ray-data.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    exec(compile(block, "docs/ray-data.md", "exec"), {"__name__": "__main__"})
+
+
+def test_stream_that_does_not_end_becomes_no_dataset() -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    endless = env.from_source(IteratorSource.of(count, bounded=False))
+    with pytest.raises(ConfigurationError, match="to_dataset needs a program whose sources all"):
+        endless.to_dataset()
