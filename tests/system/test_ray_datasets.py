@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -136,12 +134,6 @@ def test_results_of_a_stream_become_a_dataset(env: StreamExecutionEnvironment) -
 def test_stream_without_records_becomes_an_empty_dataset(ray_cluster: object) -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     assert env.from_sequence(1, 3).filter(lambda n: n > 3).to_dataset().count() == 0
-
-
-def test_examples_of_the_page_run(ray_cluster: object) -> None:
-    page = (Path(__file__).parents[2] / "docs/ray-data.md").read_text()
-    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    exec(compile(block, "docs/ray-data.md", "exec"), {"__name__": "__main__"})
 
 
 def test_stream_that_does_not_end_becomes_no_dataset() -> None:
