@@ -289,8 +289,8 @@ NUMBER_OF_TASK_SLOTS = ConfigOption(
     integer(minimum=1),
     1,
     "Slots of a shared TaskExecutor. Its CPU and memory are divided evenly among them. A slot that "
-    "is too large for such a TaskExecutor, or asks for [accelerators](models.md#accelerators), gets "
-    "a shared TaskExecutor of its own size.",
+    "is too large for such a TaskExecutor, or asks for [accelerators](models.md#accelerators), "
+    "gets a shared TaskExecutor of its own size.",
 )
 TASK_EXECUTOR_CPU_CORES = ConfigOption(
     "taskmanager.cpu.cores", cores(), 1.0, "CPU cores of a shared TaskExecutor."
