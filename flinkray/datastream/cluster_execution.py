@@ -6,7 +6,7 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -39,6 +39,8 @@ from flinkray.streaming.operators.look_up import LookUpOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.execution_target import execution_target
 from flinkray.streaming.program.graph import StreamGraph
+from flinkray.streaming.sinks.ray_dataset import RayDatasetSink
+from flinkray.streaming.sinks.sink import Sink
 from flinkray.streaming.sinks.sink_operators import SinkWriterOperator
 from flinkray.streaming.sinks.spark import SparkEpochSink
 from flinkray.streaming.sources.spark import SparkSource
@@ -61,7 +63,9 @@ def job_of(
     part of the program cannot be sent. JobSubmissionError: the job could never run."""
     known = {key: value for key, value in settings.items() if _is_of_job(key)}
     if _stages_that_take_epochs(graph):
-        known |= _with_whole_epochs(known)
+        known |= _with_whole_epochs(known, "to_spark")
+    if any(isinstance(sink, RayDatasetSink) for sink in _sinks_of(graph)):
+        known |= _with_whole_epochs(known, "RayDatasetSink")
     if any(isinstance(node.operator, LookUpOperator) for node in graph.nodes):
         known |= _with_each_row_once(known)
     configuration = ReadableConfig(known).of_job()
@@ -86,25 +90,28 @@ def spark_stages_of(graph: StreamGraph) -> list[JobVertexID]:
 
 
 def _stages_that_take_epochs(graph: StreamGraph) -> list[JobVertexID]:
+    return [sink.vertex_id for sink in _sinks_of(graph) if isinstance(sink, SparkEpochSink)]
+
+
+def _sinks_of(graph: StreamGraph) -> Iterator[Sink]:
     operators = (node.operator for node in graph.nodes)
-    sinks = (one.sink for one in operators if isinstance(one, SinkWriterOperator))
-    return [sink.vertex_id for sink in sinks if isinstance(sink, SparkEpochSink)]
+    return (one.sink for one in operators if isinstance(one, SinkWriterOperator))
 
 
-def _with_whole_epochs(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that a program with to_spark needs: aligned checkpoints and
-    EXACTLY_ONCE. They override the cluster's options. Without them, rows that came before a
-    checkpoint might be missing in the rows of this checkpoint. Raises ConfigurationError:
-    *settings* have other values."""
+def _with_whole_epochs(settings: Mapping[str, str], what: str) -> dict[str, str]:
+    """Return the options that a program needs whose sink *what* takes the rows of each checkpoint
+    together: aligned checkpoints and EXACTLY_ONCE. They override the cluster's options. Without
+    them, rows that came before a checkpoint might be missing in the rows of this checkpoint. Raises
+    ConfigurationError: *settings* have other values."""
     configuration = ReadableConfig(settings)
     if configuration.get(CHECKPOINTING_UNALIGNED):
         raise ConfigurationError(
-            f"{CHECKPOINTING_UNALIGNED.key} is true, and to_spark needs aligned checkpoints: the "
+            f"{CHECKPOINTING_UNALIGNED.key} is true, and {what} needs aligned checkpoints: the "
             "rows of each have to be complete when it is"
         )
     if configuration.get(CHECKPOINTING_MODE) != "EXACTLY_ONCE":
         raise ConfigurationError(
-            f"{CHECKPOINTING_MODE.key} is {configuration.get(CHECKPOINTING_MODE)}, and to_spark "
+            f"{CHECKPOINTING_MODE.key} is {configuration.get(CHECKPOINTING_MODE)}, and {what} "
             "hands over each row once: it needs EXACTLY_ONCE"
         )
     return {CHECKPOINTING_UNALIGNED.key: "false", CHECKPOINTING_MODE.key: "EXACTLY_ONCE"}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +23,9 @@ from flinkray.datastream import (
     StreamExecutionEnvironment,
     Types,
 )
-from flinkray.datastream.connectors import IteratorSource
+from flinkray.datastream.connectors import IteratorSource, RayDatasetSink
 from flinkray.streaming.errors import StreamError
+from flinkray.testing.waiting import wait_until
 
 pytestmark = [
     pytest.mark.ray,
@@ -134,6 +138,74 @@ def test_results_of_a_stream_become_a_dataset(env: StreamExecutionEnvironment) -
 def test_stream_without_records_becomes_an_empty_dataset(ray_cluster: object) -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     assert env.from_sequence(1, 3).filter(lambda n: n > 3).to_dataset().count() == 0
+
+
+def appends(path: Path) -> Callable[[Any, int], None]:
+    """Return a function that appends the id of a checkpoint and its numbers to a file."""
+
+    def append(dataset: Any, checkpoint_id: int) -> None:
+        numbers = sorted(row["value"] for row in dataset.take_all())
+        with path.open("a") as file:
+            file.write(json.dumps([checkpoint_id, numbers]) + "\n")
+
+    return append
+
+
+def test_sink_hands_over_the_rows_of_each_checkpoint_in_order(
+    cluster: ClusterClient, tmp_path: Path
+) -> None:
+    """Also those before a restart, once each: here the function is not interrupted."""
+    path = tmp_path / "datasets"
+    settings = {
+        "execution.checkpointing.interval": "100 ms",
+        "execution.runtime-mode": "STREAMING",
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": "1",
+    }
+
+    def numbers_until_two_datasets(_: int, offset: int) -> Iterator[int]:
+        for n in range(offset, ROWS):
+            if n in (ROWS // 4, ROWS * 3 // 4):
+                wanted = 1 if n == ROWS // 4 else 2
+                wait_until(partial(has_lines, path, wanted), 60, "the rows before")
+            yield n
+
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
+    env.configure(Configuration.from_dict(settings)).set_parallelism(1)
+    numbers = env.from_source(IteratorSource(numbers_until_two_datasets), type_info=Types.LONG())
+    failing = numbers.map(FailsOnce(), Types.LONG()).rebalance().map(int, Types.LONG())
+    failing.set_parallelism(2).sink_to(RayDatasetSink(appends(path))).set_parallelism(2)
+    env.execute()
+    told = lines(path)
+    ids = [checkpoint_id for checkpoint_id, _ in told]
+    assert ids == sorted(set(ids))
+    assert len(ids) >= 3
+    assert sorted(n for _, numbers in told for n in numbers) == list(range(ROWS))
+
+
+def has_lines(path: Path, number: int) -> bool:
+    return len(lines(path)) >= number
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_sink_without_checkpoints_hands_over_all_rows_at_the_end(
+    ray_cluster: object, tmp_path: Path
+) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    env.from_sequence(1, 5).sink_to(RayDatasetSink(appends(tmp_path / "datasets")))
+    env.execute()
+    assert lines(tmp_path / "datasets") == [[0, [1, 2, 3, 4, 5]]]
+
+
+def test_sink_of_datasets_refuses_unaligned_checkpoints(cluster: ClusterClient) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
+    env.configure(Configuration.from_dict({"execution.checkpointing.unaligned.enabled": "true"}))
+    env.enable_checkpointing(100).from_sequence(1, 5).sink_to(RayDatasetSink(print))
+    with pytest.raises(ConfigurationError, match="RayDatasetSink needs aligned checkpoints"):
+        env.execute()
 
 
 def test_stream_that_does_not_end_becomes_no_dataset() -> None:

@@ -13,6 +13,7 @@ from flinkray.streaming.sinks.file_formats import (
     TextFormat,
 )
 from flinkray.streaming.sinks.file_policies import BucketAssigner, BucketContext, RollingPolicy
+from flinkray.streaming.sinks.ray_dataset import RayDatasetSink
 from flinkray.streaming.sinks.simple import CallbackSink, CollectSink, DiscardingSink
 from flinkray.streaming.sinks.sink import (
     CommitRequest,
@@ -83,6 +84,7 @@ __all__ = [
     "OfSplit",
     "ParquetFormat",
     "Polled",
+    "RayDatasetSink",
     "ReaderContext",
     "RecordFormat",
     "RollingPolicy",

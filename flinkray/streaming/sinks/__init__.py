@@ -5,6 +5,7 @@ __all__ = [
     "file_policies",
     "files",
     "output_format",
+    "ray_dataset",
     "result_files",
     "simple",
     "sink",
