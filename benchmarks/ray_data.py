@@ -96,7 +96,7 @@ def main() -> None:
     with flinkray.connect(ray_options=RAY_OPTIONS, configuration=configuration) as client:
         few = blocks()
         fastest = max(into_stream(client, few), alone(few))
-        many = few * math.ceil(1.2 * options.seconds * fastest / (ROWS * BLOCKS))
+        many = few * math.ceil(1.5 * options.seconds * fastest / (ROWS * BLOCKS))
         for number in range(options.rounds):
             rounds.append(Round(into_stream(client, many), alone(many)))
             shown = f"{rounds[-1].stream / 1e6:.1f} and {rounds[-1].alone / 1e6:.1f} M rows/s"

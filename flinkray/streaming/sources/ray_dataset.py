@@ -3,8 +3,9 @@ store. And the way back: record batches become a dataset."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
@@ -75,9 +76,8 @@ class RayDatasetSource(Source[Row, BlockSplit]):
         """
         import ray
 
-        describe = ray.remote(num_cpus=0)(_describe)
         references = dataset.to_arrow_refs()
-        blocks: list[_Described] = ray.get([describe.remote(block) for block in references])
+        blocks = _described(references)
         try:
             schema = pa.unify_schemas(
                 [block.schema for block in blocks], promote_options="permissive"
@@ -108,7 +108,8 @@ class RayDatasetSource(Source[Row, BlockSplit]):
 
 
 class _BlockReader(SequentialReader[BlockSplit]):
-    """Fetches each block in a thread, because the block may be on another node."""
+    """Fetches blocks in a thread, because they may be on another node. While a block is read, the
+    next one is asked for and fetched."""
 
     def __init__(
         self, context: ReaderContext, blocks: list[bytes], schema: pa.Schema, checksum: int
@@ -118,43 +119,53 @@ class _BlockReader(SequentialReader[BlockSplit]):
         self._schema = schema
         self._checksum = checksum
         self._thread = ThreadPoolExecutor(1, "flinkray-blocks")
+        self._fetched: deque[Future[pa.Table]] = deque()
+        """The blocks of the current split, if its table was not taken yet, and of waiting ones."""
         self._name = f"Ray dataset {context.subtask_index}"
 
+    def add_splits(self, splits: Sequence[BlockSplit]) -> None:
+        for split in splits:
+            if split.checksum != self._checksum:
+                raise NonDeterministicSourceError(
+                    "the dataset has other rows, or other blocks, than in the run of which the job "
+                    "has read a part: pass from_dataset the result of dataset.materialize(), and "
+                    "the same again when the job is resumed, or write the dataset to files and "
+                    "read these"
+                )
+            fetched = self._thread.submit(self._fetch, split.block)
+            fetched.add_done_callback(lambda _: self.context.wake())
+            self._fetched.append(fetched)
+        super().add_splits(splits)
+
     def open_split(self, split: BlockSplit) -> None:
-        if split.checksum != self._checksum:
-            raise NonDeterministicSourceError(
-                "the dataset has other rows, or other blocks, than in the run of which the job has "
-                "read a part: pass from_dataset the result of dataset.materialize(), and the same "
-                "again when the job is resumed, or write the dataset to files and read these"
-            )
         self._split = split
         self._table: pa.Table | None = None
-        self._fetched = self._thread.submit(self._fetch, self._blocks[split.block])
-        self._fetched.add_done_callback(lambda _: self.context.wake())
+        if not self._waiting and not self._no_more:
+            self.context.send_split_request()
 
-    def _fetch(self, block: bytes) -> pa.Table:
+    def _fetch(self, block: int) -> pa.Table:
         import ray
         from ray.exceptions import RayError
 
         try:
-            table = ray.get(ray.cloudpickle.loads(block))
+            table = ray.get(ray.cloudpickle.loads(self._blocks[block]))
         except RayError as error:
             raise StreamError(
-                f"block {self._split.block} of the dataset is gone: {error}. Ray keeps the blocks "
-                "while the program that called from_dataset runs"
+                f"block {block} of the dataset is gone: {error}. Ray keeps the blocks while the "
+                "program that called from_dataset runs"
             ) from error
-        return _with_schema(_plain(table), self._schema)
+        return _with_schema(_plain(table), self._schema).combine_chunks()
 
     def read(self, max_records: int) -> Polled:
         if self._table is None:
-            if not self._fetched.done():
+            if not self._fetched[0].done():
                 return NOTHING_NOW
-            self._table = self._fetched.result()
+            self._table = self._fetched.popleft().result()
         begin = self._split.offset
         if begin >= self._table.num_rows:
             self._table = None
             return END_OF_INPUT
-        part = self._table.slice(begin, BATCH_ROWS).combine_chunks().to_batches()[0]
+        part = self._table.slice(begin, BATCH_ROWS).to_batches()[0]
         self._split = self._split._replace(offset=begin + part.num_rows)
         return Columns(part, None, Origin(f"{self._name}, block {self._split.block}", begin))
 
@@ -163,6 +174,24 @@ class _BlockReader(SequentialReader[BlockSplit]):
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _described(references: list[Any]) -> list[_Described]:
+    """Describe each block in a Ray task. The tasks take no processors, which the slots of a cluster
+    may hold, so at most as many run at a time as Ray has processors."""
+    import ray
+
+    describe = ray.remote(num_cpus=0)(_describe)
+    most = max(1, int(ray.cluster_resources().get("CPU", 1)))
+    answers: dict[Any, Any] = {}
+    running: list[Any] = []
+    for block in dict.fromkeys(references):
+        if len(running) >= most:
+            _, running = ray.wait(running)
+        answers[block] = describe.remote(block)
+        running.append(answers[block])
+    described: list[_Described] = ray.get([answers[block] for block in references])
+    return described
 
 
 def _describe(block: pa.Table) -> _Described:
