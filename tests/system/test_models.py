@@ -22,6 +22,8 @@ from flinkray.datastream import (
     Types,
 )
 from flinkray.datastream.common import Time
+from flinkray.datastream.connectors import IteratorSource
+from flinkray.testing.waiting import wait_until
 
 pytestmark = [
     pytest.mark.ray,
@@ -87,20 +89,27 @@ def model(ray_cluster: object) -> Iterator[Any]:
 
 @pytest.mark.parametrize("way", ["by its handle", "by its name"])
 def test_each_answer_of_an_actor_is_there_once_after_a_restart(
-    way: str, cluster: ClusterClient, model: Any
+    way: str, cluster: ClusterClient, model: Any, tmp_path: Path
 ) -> None:
     ask = AskHandle(model) if way == "by its handle" else AskByName()
     settings = {
         "execution.checkpointing.interval": "20 ms",
+        "execution.checkpointing.dir": str(tmp_path),
         "execution.runtime-mode": "STREAMING",
         "restart-strategy.type": "fixed-delay",
         "restart-strategy.fixed-delay.attempts": "1",
     }
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
     env.configure(Configuration.from_dict(settings)).set_parallelism(1)
-    answers = AsyncDataStream.unordered_wait(
-        env.from_sequence(1, RECORDS), ask, Time.seconds(60), 50, Types.LONG()
-    )
+
+    def numbers(_: int, offset: int) -> Iterator[int]:
+        for number in range(offset + 1, RECORDS + 1):
+            if number == RECORDS // 2:
+                wait_until(lambda: any(tmp_path.glob("**/_metadata")), 60, "a checkpoint")
+            yield number
+
+    source = env.from_source(IteratorSource(numbers), type_info=Types.LONG())
+    answers = AsyncDataStream.unordered_wait(source, ask, Time.seconds(60), 50, Types.LONG())
     found = answers.map(FailsOnce(), Types.LONG()).execute_and_collect()
     assert sorted(found) == [2 * n for n in range(1, RECORDS + 1)]
 
