@@ -133,8 +133,6 @@ class TaskProcesses:
             worker_group=arguments.worker_group,
             bundle_index=arguments.bundle_index,
         )
-        self._holds_devices = bool(devices)
-        """Whether a process takes the accelerators of the slot, so that no other can wait."""
         self._arguments = TaskProcessArguments(
             arguments.cluster.cluster_id,
             arguments.cluster.configuration,
@@ -160,8 +158,8 @@ class TaskProcesses:
 
     def start_ahead(self, number_of_slots: int) -> None:
         """Start processes before jobs need them, as many as *number_of_slots* slots need. None is
-        started if a process takes the slot's accelerators."""
-        if not self._holds_devices:
+        started if a process takes the slot's accelerators, because no other could have them."""
+        if not self._placement.resources:
             self._ahead = -(-number_of_slots // self._slots_per_process)
             self._fill()
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from flinkray.core.errors import ConfigurationError
+from flinkray.core.resources import ResourceProfile
 from flinkray.datastream import (
     CoMapFunction,
     RuntimeExecutionMode,
@@ -130,6 +131,20 @@ def test_operator_inherits_the_slot_sharing_group_if_all_its_inputs_share_it(env
     first.union(numbers(env)).map(lambda v: v).name("of two")
     groups = {node.name: node.slot_sharing_group for node in env.get_stream_graph().nodes}
     assert (groups["of one"], groups["of two"]) == ("g", "default")
+
+
+def slots_with(gpu: float) -> SlotSharingGroup:
+    builder = SlotSharingGroup.builder("g").set_cpu_cores(1).set_task_heap_memory_mb(100)
+    return builder.set_external_resource("GPU", gpu).build()
+
+
+def test_resources_of_a_slot_sharing_group_are_kept_and_must_not_differ(env: Any) -> None:
+    first = numbers(env).slot_sharing_group(slots_with(1))
+    profile = ResourceProfile(1.0, 100 << 20, {"GPU": 1.0})
+    assert env.get_stream_graph().slot_profiles == {"g": profile}
+    first.map(abs).slot_sharing_group(slots_with(1)).map(abs).slot_sharing_group(slots_with(2))
+    with pytest.raises(ConfigurationError, match="'g' is given 1 CPU, 100m memory, 1 GPU and 1"):
+        env.get_stream_graph()
 
 
 def test_operator_ids_are_equal_each_time_the_program_is_built() -> None:

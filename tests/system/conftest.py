@@ -26,6 +26,15 @@ def shared_client(ray_cluster: object) -> Iterator[ClusterClient]:
         yield client
 
 
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest, ray_cluster: object) -> Iterator[ClusterClient]:
+    """A cluster for the tests of one module, whose slots take few of Ray's processors."""
+    configuration = {"taskmanager.cpu.cores": "0.5", "taskmanager.memory": "300m"}
+    name = request.module.__name__.rpartition(".")[2].replace("_", "-")
+    with flinkray.connect(cluster_id=name, configuration=configuration) as client:
+        yield client
+
+
 @pytest.fixture
 def client(shared_client: ClusterClient) -> Iterator[ClusterClient]:
     """No job outlasts its test: one that failed half-way would hold slots of those after it."""

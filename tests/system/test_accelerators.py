@@ -4,13 +4,11 @@ the machine does not have, so nothing computes with them."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import ray
 
-import flinkray
 from flinkray.client import ClusterClient
 from flinkray.core.errors import JobExecutionError
 from flinkray.datastream import (
@@ -26,14 +24,7 @@ from flinkray.testing.waiting import wait_until
 pytestmark = pytest.mark.ray
 
 DEVICES = 4
-"""Of the session's Ray."""
-
-
-@pytest.fixture(scope="module")
-def cluster(ray_cluster: object) -> Iterator[ClusterClient]:
-    configuration = {"taskmanager.cpu.cores": "0.5", "taskmanager.memory": "300m"}
-    with flinkray.connect(cluster_id="accelerators", configuration=configuration) as client:
-        yield client
+"""Number of devices that the tests' Ray pretends to have."""
 
 
 def group(gpu: float, name: str = "models") -> SlotSharingGroup:

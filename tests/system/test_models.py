@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 import ray
 
-import flinkray
 from flinkray.client import ClusterClient
 from flinkray.datastream import (
     AsyncDataStream,
     AsyncFunction,
     Configuration,
-    MapFunction,
     RuntimeContext,
     StreamExecutionEnvironment,
     Types,
@@ -24,22 +22,12 @@ from flinkray.datastream import (
 from flinkray.datastream.common import Time
 from flinkray.datastream.connectors import IteratorSource
 from flinkray.testing.waiting import wait_until
+from tests.system.failures import FailsOnce
 
-pytestmark = [
-    pytest.mark.ray,
-    # Ray Data sets options of its own that it has deprecated
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data"),
-]
+pytestmark = pytest.mark.ray
 
 RECORDS = 2_000
 NAMESPACE = "models"
-
-
-@pytest.fixture(scope="module")
-def cluster(ray_cluster: object) -> Iterator[ClusterClient]:
-    configuration = {"taskmanager.cpu.cores": "0.5", "taskmanager.memory": "300m"}
-    with flinkray.connect(cluster_id="models", configuration=configuration) as client:
-        yield client
 
 
 class Doubles:
@@ -64,20 +52,6 @@ class AskByName(AsyncFunction[int, int]):
 
     async def async_invoke(self, value: int) -> list[int]:
         return [await self.model.ask.remote(value)]
-
-
-class FailsOnce(MapFunction[int, int]):
-    """Fails in the first attempt after half of the records."""
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self._is_first = runtime_context.get_attempt_number() == 0
-        self._seen = 0
-
-    def map(self, value: int) -> int:
-        self._seen += 1
-        if self._is_first and self._seen > RECORDS // 2:
-            raise ValueError("fails once")
-        return value
 
 
 @pytest.fixture
@@ -110,7 +84,7 @@ def test_each_answer_of_an_actor_is_there_once_after_a_restart(
 
     source = env.from_source(IteratorSource(numbers), type_info=Types.LONG())
     answers = AsyncDataStream.unordered_wait(source, ask, Time.seconds(60), 50, Types.LONG())
-    found = answers.map(FailsOnce(), Types.LONG()).execute_and_collect()
+    found = answers.map(FailsOnce(RECORDS // 2), Types.LONG()).execute_and_collect()
     assert sorted(found) == [2 * n for n in range(1, RECORDS + 1)]
 
 

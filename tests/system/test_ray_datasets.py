@@ -13,35 +13,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import flinkray
 from flinkray.client import ClusterClient
 from flinkray.core.errors import ConfigurationError
 from flinkray.datastream import (
     Configuration,
-    MapFunction,
-    RuntimeContext,
     StreamExecutionEnvironment,
     Types,
 )
 from flinkray.datastream.connectors import IteratorSource, RayDatasetSink
 from flinkray.streaming.errors import StreamError
 from flinkray.testing.waiting import wait_until
+from tests.system.failures import FailsOnce
 
-pytestmark = [
-    pytest.mark.ray,
-    # Ray Data sets options of its own that it has deprecated
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data"),
-]
+pytestmark = pytest.mark.ray
 
 ray_data: Any = pytest.importorskip("ray.data")
 ROWS = 1_000
-
-
-@pytest.fixture(scope="module")
-def cluster(ray_cluster: object) -> Iterator[ClusterClient]:
-    configuration = {"taskmanager.cpu.cores": "0.5", "taskmanager.memory": "300m"}
-    with flinkray.connect(cluster_id="ray-datasets", configuration=configuration) as client:
-        yield client
 
 
 @pytest.fixture(params=["in one process", "on a cluster"])
@@ -100,20 +87,6 @@ def test_something_else_than_a_dataset_is_refused_by_type() -> None:
         env.from_dataset([1, 2])  # type: ignore[arg-type]
 
 
-class FailsOnce(MapFunction[int, int]):
-    """Fails in the first attempt after half of the rows."""
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self._is_first = runtime_context.get_attempt_number() == 0
-        self._seen = 0
-
-    def map(self, value: int) -> int:
-        self._seen += 1
-        if self._is_first and self._seen > ROWS // 2:
-            raise ValueError("fails once")
-        return value
-
-
 def test_each_row_is_there_once_after_a_restart(cluster: ClusterClient) -> None:
     settings = {
         "execution.checkpointing.interval": "10 ms",
@@ -124,7 +97,7 @@ def test_each_row_is_there_once_after_a_restart(cluster: ClusterClient) -> None:
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
     env.configure(Configuration.from_dict(settings)).set_parallelism(1)
     rows = env.from_dataset(ray_data.range(ROWS, override_num_blocks=50))
-    numbers = rows.map(lambda row: row.id, Types.LONG()).map(FailsOnce(), Types.LONG())
+    numbers = rows.map(lambda row: row.id, Types.LONG()).map(FailsOnce(ROWS // 2), Types.LONG())
     assert sorted(numbers.execute_and_collect()) == list(range(ROWS))
 
 
@@ -173,7 +146,7 @@ def test_sink_hands_over_the_rows_of_each_checkpoint_in_order(
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
     env.configure(Configuration.from_dict(settings)).set_parallelism(1)
     numbers = env.from_source(IteratorSource(numbers_until_two_datasets), type_info=Types.LONG())
-    failing = numbers.map(FailsOnce(), Types.LONG()).rebalance().map(int, Types.LONG())
+    failing = numbers.map(FailsOnce(ROWS // 2), Types.LONG()).rebalance().map(int, Types.LONG())
     failing.set_parallelism(2).sink_to(RayDatasetSink(appends(path))).set_parallelism(2)
     env.execute()
     told = lines(path)

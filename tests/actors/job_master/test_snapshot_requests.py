@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import cast
 
 import pytest
@@ -29,7 +28,8 @@ class FailingCheckpoints:
 
     status, takes_any = JobStatus.RUNNING, True
 
-    def __init__(self, errors: list[CheckpointError]) -> None:
+    def __init__(self, simulation: Simulation, errors: list[CheckpointError]) -> None:
+        self.service = simulation.service("master")
         self.errors = errors
         self.directories: list[str | None] = []
 
@@ -40,7 +40,7 @@ class FailingCheckpoints:
         self, properties: CheckpointProperties | None, directory: str | None
     ) -> SnapshotFinished:
         self.directories.append(directory)
-        await asyncio.sleep(0.01)  # of virtual time
+        await self.service.pause(0.01)
         if self.errors:
             return SnapshotFinished(1, None, None, self.errors.pop(0))
         return SnapshotFinished(1, directory or "checkpoint", 9)
@@ -49,9 +49,8 @@ class FailingCheckpoints:
         """Returns at once."""
 
 
-def requests(simulation: Simulation, checkpoints: FailingCheckpoints) -> SnapshotRequests:
-    service = simulation.service("master")
-    endpoint = FencedRpcEndpoint(service, "jobmaster", number(JobMasterId, 1))
+def requests(checkpoints: FailingCheckpoints) -> SnapshotRequests:
+    endpoint = FencedRpcEndpoint(checkpoints.service, "jobmaster", number(JobMasterId, 1))
     endpoint.start()
     graph = JobGraph(JOB, "job", ())
     return SnapshotRequests(endpoint, graph, cast("CheckpointCarrier", checkpoints))
@@ -66,10 +65,10 @@ async def test_snapshot_is_taken_again_if_a_task_finished_meanwhile(
     which the JobMaster deletes."""
 
     checkpoints = FailingCheckpoints(
-        [CheckpointError(JOB, CLOSING), CheckpointError(JOB, CLOSING, 7)]
+        simulation, [CheckpointError(JOB, CLOSING), CheckpointError(JOB, CLOSING, 7)]
     )
     wanted = SnapshotRequest(number(TriggerID, 1), kind, "savepoints")
-    taken = await requests(simulation, checkpoints).take(wanted)
+    taken = await requests(checkpoints).take(wanted)
     if kind is SnapshotType.CHECKPOINT:
         assert taken == SnapshotTaken("checkpoint")
         assert checkpoints.directories == [None] * 3
@@ -80,19 +79,19 @@ async def test_snapshot_is_taken_again_if_a_task_finished_meanwhile(
 
 @simulate(seeds=1)
 async def test_snapshot_is_given_up_if_tasks_finish_all_the_time(simulation: Simulation) -> None:
-    checkpoints = FailingCheckpoints([CheckpointError(JOB, CLOSING, 7)] * 100_000)
+    checkpoints = FailingCheckpoints(simulation, [CheckpointError(JOB, CLOSING, 7)] * 100_000)
     wanted = SnapshotRequest(number(TriggerID, 1), SnapshotType.SAVEPOINT, "savepoints")
     begin = simulation.now
     with pytest.raises(CheckpointError, match="a task has ended or is ending"):
-        await requests(simulation, checkpoints).take(wanted)
+        await requests(checkpoints).take(wanted)
     assert PATIENCE <= simulation.now - begin < 2 * PATIENCE
 
 
 @simulate(seeds=1)
 async def test_snapshot_is_not_taken_again_after_another_failure(simulation: Simulation) -> None:
     declined = CheckpointError(JOB, CheckpointFailureReason.CHECKPOINT_DECLINED, 7)
-    checkpoints = FailingCheckpoints([declined])
+    checkpoints = FailingCheckpoints(simulation, [declined])
     wanted = SnapshotRequest(number(TriggerID, 1), SnapshotType.SAVEPOINT, "savepoints")
     with pytest.raises(CheckpointError, match="declined"):
-        await requests(simulation, checkpoints).take(wanted)
+        await requests(checkpoints).take(wanted)
     assert checkpoints.directories == ["savepoint-1"]

@@ -91,14 +91,22 @@ async def test_job_on_dedicated_workers_gets_exactly_the_bundles_of_its_own_work
 async def test_task_processes_are_started_ahead_in_shared_worker_groups_only(
     tmp_path: Path,
 ) -> None:
-    """Executors of Spark run in a group of a job's own."""
-    cluster = ResourceCluster(tmp_path, FOUR_CPUS)
+    """Executors of Spark run in a group of a job's own. A process that waited in a slot with a
+    device would take the device."""
+    device = replace(ONE_CPU, extended={"GPU": 1.0})
+    cluster = ResourceCluster(tmp_path, replace(FOUR_CPUS, extended={"GPU": 1.0}))
     await cluster.start_resource_manager()
 
     def task_processes() -> list[str]:
         return [name for name in cluster.network.services if name.startswith("TaskProcess")]
 
     await running_job(cluster, 1, 2)
+    await asyncio.sleep(1)
+    assert task_processes() == []
+    with_device = cluster.job(3)
+    await with_device.register()
+    await with_device.declare(1, device, dedicated=False)
+    await with_device.has_slots(1)
     await asyncio.sleep(1)
     assert task_processes() == []
     shared = cluster.job(2)

@@ -182,7 +182,7 @@ def test_shortage_names_the_first_of_many_group_requests_and_counts_the_others(
     assert "So are 2 others." in reason
 
 
-def test_slot_too_large_for_a_default_worker_is_unfulfillable_only_if_no_node_holds_it(
+def test_slot_larger_than_a_default_worker_is_unfulfillable_if_no_node_holds_it(
     manager: SlotManager,
 ) -> None:
     """SM-14."""

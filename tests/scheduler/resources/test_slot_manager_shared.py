@@ -569,7 +569,7 @@ def test_profile_too_large_for_a_default_worker_gets_a_shared_worker_of_its_size
     assert [s.bundles for s in started] == [(WORKER,)]
 
 
-def test_worker_with_a_device_serves_the_next_job_that_asks_for_the_same_and_no_other(
+def test_worker_with_a_device_serves_only_jobs_that_ask_for_the_same(
     manager: SlotManager,
 ) -> None:
     actions = manager.set_requirements(requirements((DEVICE, 1)), 0.0)
@@ -595,7 +595,7 @@ def test_worker_with_a_device_serves_the_next_job_that_asks_for_the_same_and_no_
     assert one(asked, RequestSlot).slot_id == first.slot_id
 
 
-def test_request_for_a_worker_with_a_device_is_canceled_with_the_last_slot_that_needs_it(
+def test_request_for_a_worker_is_canceled_with_the_slot_that_needs_its_device(
     manager: SlotManager,
 ) -> None:
     started = only(

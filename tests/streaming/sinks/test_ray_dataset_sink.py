@@ -11,11 +11,7 @@ from flinkray.streaming.sinks.ray_dataset import RayDatasetSink
 from tests.streaming.operators.contract import columns
 from tests.streaming.sinks.sink_harness import SinkHarness
 
-pytestmark = [
-    pytest.mark.ray,
-    # Ray Data sets options of its own that it has deprecated
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data"),
-]
+pytestmark = pytest.mark.ray
 
 pytest.importorskip("ray.data")
 
