@@ -10,6 +10,7 @@ import sys
 import urllib.request
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import ray
@@ -69,11 +70,23 @@ async def test_call_metrics_are_exported_on_both_sides_and_gauges_while_they_hav
     with pytest.raises(OrderError):
         await echo.fail("order")
 
-    def has_all(found: dict[tuple[str, str, str], float]) -> bool:
-        return any(value >= 50 for (_, method, _), value in found.items() if "echo" in method)
+    def of_side(side: str, *others: tuple[str, str, str]) -> Callable[[dict[Any, float]], bool]:
+        """Whether all metrics of *side* and *others* are there: Ray collects one after another."""
+        calls = ("ray_flinkray_rpc_calls_total", "EchoGateway.echo", side)
+        wanted = {
+            ("ray_flinkray_rpc_calls_total", "EchoGateway.fail", side),
+            ("ray_flinkray_rpc_failures_total", "EchoGateway.fail", side),
+            *(("ray_flinkray_rpc_latency_seconds", "EchoGateway.echo", q) for q in ("0.5", "0.99")),
+            *others,
+        }
+        return lambda found: wanted <= found.keys() and found.get(calls, 0) >= 50
 
+    connections = ("ray_flinkray_rpc_connections", "", "")
     calling, called = await asyncio.wait_for(
-        asyncio.gather(until(service, name, has_all), until(service, f"worker-{name}", has_all)),
+        asyncio.gather(
+            until(service, name, of_side("calling", gauge, connections)),
+            until(service, f"worker-{name}", of_side("called")),
+        ),
         120,
     )
     for side, found in (("calling", calling), ("called", called)):
@@ -83,7 +96,7 @@ async def test_call_metrics_are_exported_on_both_sides_and_gauges_while_they_hav
         assert ("ray_flinkray_rpc_failures_total", "EchoGateway.echo", side) not in found
         median = found["ray_flinkray_rpc_latency_seconds", "EchoGateway.echo", "0.5"]
         assert 0 < median <= found["ray_flinkray_rpc_latency_seconds", "EchoGateway.echo", "0.99"]
-    assert calling["ray_flinkray_rpc_connections", "", ""] == 1
+    assert calling[connections] == 1
     assert calling[gauge] == 7
     samples.clear()
     await asyncio.wait_for(until(service, name, lambda found: gauge not in found), 60)
