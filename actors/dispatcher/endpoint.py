@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from flinkray.actors.dispatcher.job_blobs import JobBlobs
@@ -21,6 +21,7 @@ from flinkray.actors.dispatcher.job_queries import JobQueries
 from flinkray.actors.dispatcher.job_resizing import JobResizing
 from flinkray.actors.dispatcher.job_snapshots import JobSnapshots, taken_at_the_end
 from flinkray.actors.dispatcher.managed_job import JobMasterDeaths, ManagedJob
+from flinkray.actors.dispatcher.model_jobs import ModelJobs, model_held_by
 from flinkray.actors.dispatcher.retry_until_done import retry_until_done
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.actors.gateways.messages import (
@@ -29,6 +30,7 @@ from flinkray.actors.gateways.messages import (
     JobMasterToDispatcherRegistrationSuccess,
     StoredJob,
 )
+from flinkray.actors.gateways.models import REPLICAS
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.actors.shared.checkpoint_storage import checkpoint_storage_of
 from flinkray.actors.shared.cluster_services import ClusterServices
@@ -50,7 +52,11 @@ from flinkray.core.errors import (
     UnreadableRecordError,
 )
 from flinkray.core.ids import DispatcherId, JobID, JobMasterId
-from flinkray.core.kv_states import KvStateLocation
+from flinkray.core.kv_states import (
+    KvStateLocation,
+    KvStatePlace,
+    UnknownKvStateLocationError,
+)
 from flinkray.core.options import (
     PRESTARTED_PROCESSES,
     ROLES_PER_PRESTARTED_PROCESS,
@@ -167,6 +173,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self._snapshots = JobSnapshots(self, self._jobs, self._storage_of_users)
         self._traces = Traces(services.configuration)
         self._cancelling = JobCancelling(self, self._graphs, self._job_masters, self._jobs.get)
+        self._models = ModelJobs(self, self._jobs, self._cancelling)
         self._shutting_down = False
         self._gives_up_jobs = False
         """Whether a job whose JobMaster dies fails instead of getting another JobMaster."""
@@ -236,6 +243,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
                 log.info("%s: looking for the JobMaster of a previous Dispatcher", job.text)
                 self._job_masters.watch(job, None)
                 self._cancelling.await_client(job)
+        self._models.start()
         await self._leadership.confirm(self)
 
     async def on_stop(self) -> None:
@@ -344,10 +352,28 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             raise RecipientUnreachableError(f"{self.address} leads no more ({error})") from error
 
     async def ensure_spark_session(self, job_graph: JobGraph) -> JobID:
-        name = session_held_by(job_graph)
+        return await self._ensure(job_graph, session_held_by)
+
+    async def ensure_model(self, user: JobID, job_graph: JobGraph) -> JobID:
+        self._models.check_user(user)
+        job_id = await self._ensure(job_graph, model_held_by)
+        self._models.used_by(job_id, user)
+        return job_id
+
+    async def find_replicas(self, user: JobID, model: JobID) -> tuple[KvStatePlace, ...]:
+        self._models.used_by(model, user)
+        try:
+            return (await self._queries.kv_state_location(model, REPLICAS)).places
+        except UnknownKvStateLocationError:  # none runs at present
+            return ()
+
+    async def _ensure(
+        self, job_graph: JobGraph, held_by: Callable[[JobGraph], str | None]
+    ) -> JobID:
+        """Return the id of the job that holds what *job_graph* would hold, or else submit it."""
+        name = held_by(job_graph)
         for job in tuple(self._jobs.values()):
-            ends = job.ending is not None or job.outcome is not None or job.cancel_requested
-            if not ends and name is not None and session_held_by(job.graph) == name:
+            if not job.is_ending and name is not None and held_by(job.graph) == name:
                 await asyncio.shield(job.accepted)  # raises if the job is refused
                 return job.job_id
         await self.submit_job(job_graph)  # makes the job known at once
@@ -619,6 +645,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         )
         job.outcome = outcome
         self._cancelling.has_ended(job)
+        self._models.has_ended(job.job_id)
         self._tell_end_later(job, outcome)
         log.info("%s ended: %s", job.text, outcome.result.status.name)
 

@@ -106,14 +106,17 @@ class JobCancelling:
         job = self._job(job_id)
         if job is None or job.graph.client is None or job.cancel_requested:
             return
-        cause = ExceptionEntry(self._dispatcher.clock.time(), _without(job.graph.client))
-        log.warning("%s: %s", job.text, cause.text)
+        self.cancel_later(job, _without(job.graph.client))
+
+    def cancel_later(self, job: ManagedJob, why: str) -> None:
+        """Begin to cancel a job, although no client has requested it, until it is stored."""
+        cause = ExceptionEntry(self._dispatcher.clock.time(), why)
+        log.warning("%s: %s", job.text, why)
         self._dispatcher.create_task(
             retry_until_done(
-                f"{job.text}: cannot be cancelled for its lost client yet",
-                lambda: self.cancel(job, cause),
+                f"{job.text}: cannot be cancelled yet ({why})", lambda: self.cancel(job, cause)
             ),
-            f"cancel job {job_id} for its lost client",
+            f"cancel job {job.job_id}: {why}",
         )
 
 

@@ -86,6 +86,11 @@ class ManagedJob:
         return self.graph.job_id
 
     @property
+    def is_ending(self) -> bool:
+        """Whether the job has ended, or it is decided that the job ends."""
+        return self.ending is not None or self.outcome is not None or self.cancel_requested
+
+    @property
     def text(self) -> str:
         """The text ``job <id> (<name>)``, for log lines."""
         return self.graph.text

@@ -12,7 +12,7 @@ from flinkray.core.ids import (
     JobID,
     JobMasterId,
 )
-from flinkray.core.kv_states import KvStateLocation
+from flinkray.core.kv_states import KvStateLocation, KvStatePlace
 from flinkray.rpc.gateway import (
     FencedRpcGateway,
     ask_timeout,
@@ -57,6 +57,26 @@ class DispatcherGateway(FencedRpcGateway):
 
         Raises:
             JobSubmissionError: the session cannot be started.
+        """
+
+    @abstractmethod
+    @runs_to_completion
+    async def ensure_model(self, user: JobID, job_graph: JobGraph) -> JobID:
+        """Return the id of the job that runs the model's replicas. If no job runs the same model,
+        the graph is submitted. The job ends when all jobs that have asked for it have ended.
+        *user*: the job that asks.
+
+        Raises:
+            JobNotFoundError: the job *user* has ended.
+            JobSubmissionError: the graph cannot run.
+        """
+
+    @abstractmethod
+    async def find_replicas(self, user: JobID, model: JobID) -> tuple[KvStatePlace, ...]:
+        """Return where the replicas of the job *model* are now, for the job *user*.
+
+        Raises:
+            JobNotFoundError: one of the jobs has ended, or is about to.
         """
 
     @abstractmethod

@@ -129,6 +129,8 @@ from flinkray.scheduler.slots.slot_requests import (
 
 log = logging.getLogger(__name__)
 
+REPLICA_METRICS_INTERVAL = 1.0
+"""Seconds between two looks at the load of a model's replicas."""
 _SUSPENSION_TIMEOUT = 10.0
 """Seconds that a stopping JobMaster waits for the end of the tasks that it has cancelled."""
 
@@ -290,6 +292,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
         await self._leadership.confirm(self)
         await self._leaders.start()
         self.create_task(self._start_scheduling(), name="start scheduling")
+        if self._scheduler.has_replicas:
+            self.create_task(self._follow_load_of_replicas(), name="follow the load of replicas")
 
     async def on_stop(self) -> None:
         """Cancel the job's tasks, unless the job is over, and disconnect from all other processes.
@@ -338,6 +342,14 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
         log.warning("%s: this JobMaster ends: %s", self._graph.text, reason)
         self._leadership.lose()
         self.close()
+
+    async def _follow_load_of_replicas(self) -> None:
+        """Ask replicas of models what they have done, so that their number follows the load."""
+        while self._scheduler.has_replicas:
+            await self.rpc_service.pause(REPLICA_METRICS_INTERVAL)
+            if self._has_begun:
+                metrics = await self._io_metrics.of(self._scheduler.places_of_streams())
+                self._handle(t.ReplicasMeasured(metrics))
 
     async def _start_scheduling(self) -> None:
         if self._has_predecessors:

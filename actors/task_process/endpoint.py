@@ -13,6 +13,8 @@ from typing import ClassVar
 import pyarrow as pa
 
 from flinkray.actors.gateways.kv_states import KvStateAnswer, KvStateServerGateway
+from flinkray.actors.gateways.messages import ClusterArguments
+from flinkray.actors.gateways.models import ModelAnswer, ModelReplicaGateway
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.gateways.task_process import (
     PROCESS_MARK,
@@ -37,6 +39,8 @@ from flinkray.actors.shared.settings import apply_rpc_settings
 from flinkray.actors.task_process.channel_finder import ProducerStates
 from flinkray.actors.task_process.deployed_task import DeployedTask, TaskResources
 from flinkray.actors.task_process.kv_state_server import KvStateReporter, KvStateServer
+from flinkray.actors.task_process.model_replicas import ModelClients
+from flinkray.actors.task_process.model_tasks import ModelTasks
 from flinkray.actors.task_process.partitions import ResultPartitions
 from flinkray.actors.task_process.stream_task_run import StreamTaskRun
 from flinkray.actors.task_process.stream_tasks import StreamTasks
@@ -55,7 +59,7 @@ from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.scheduler.checkpoints.messages import (
     CheckpointOrder,
 )
-from flinkray.scheduler.graph.job_graph import STREAM
+from flinkray.scheduler.graph.job_graph import MODEL, STREAM
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.tasks import TaskDeployments, TaskExecutionState
 from flinkray.state.kv_state_registry import KvStateRegistry
@@ -91,11 +95,11 @@ async def create_task_process(
     )
 
 
-class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
+class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway, ModelReplicaGateway):
     """Endpoint of the task process. Ends with its TaskExecutor's process, or with its job."""
 
     task_type: ClassVar[type[Task]] = Task
-    kinds: ClassVar[frozenset[str]] = frozenset({STREAM})
+    kinds: ClassVar[frozenset[str]] = frozenset({STREAM, MODEL})
     """Kinds of tasks that the process runs. It refuses others."""
 
     def __init__(
@@ -135,6 +139,11 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
             task_executor,
             configuration.get(QUERYABLE_STATE_SWITCH_INTERVAL),
         )
+        self._model_clients = ModelClients(
+            rpc_service,
+            ClusterArguments(cluster_id, configuration.to_dict(), storage_dir),
+            self._user_code.fetch,
+        )
         self._streams = StreamTasks(
             self,
             self._runtime,
@@ -145,7 +154,9 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
             self._files_of,
             lambda answer: self._reports.add((answer,)),
             self._kv_states,
+            self._model_clients.replicas,
         )
+        self._models = ModelTasks(self, self._runtime, self._kv_states)
         self._tasks: dict[ExecutionAttemptID, Task] = {}
         self._reports: BatchedSender[TaskReport] = BatchedSender(
             self, self._tell, MOST_REPORTS, shortened
@@ -162,6 +173,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
 
     async def on_stop(self) -> None:
         await self._streams.close()
+        await self._model_clients.close()
         await self._user_code.close()
         self._files.close()
 
@@ -232,6 +244,8 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
 
     def _prepare(self, deployed: DeployedTask) -> TaskResources:
         """Return the task's resources. The task's results can be requested from now on."""
+        if deployed.vertex.invokable.kind == MODEL:
+            return self._models.prepare(deployed)
         return self._streams.prepare(deployed)
 
     def _start(self, deployed: DeployedTask, resources: TaskResources) -> None:
@@ -318,6 +332,9 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
         self, kv_state_id: KvStateID, keys_and_namespace: bytes
     ) -> KvStateAnswer:
         return self._kv_state_server.query(kv_state_id, keys_and_namespace)
+
+    async def infer(self, replica: KvStateID, request: bytes, others_wait: bool) -> ModelAnswer:
+        return ModelAnswer(await self._models.infer(replica, request, others_wait))
 
 
 async def _load_nothing() -> UserFunction:

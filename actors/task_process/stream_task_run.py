@@ -51,6 +51,7 @@ from flinkray.streaming.network import (
     register_output,
 )
 from flinkray.streaming.operator_errors import operator_error
+from flinkray.streaming.operators.model_replicas import ModelReplicas
 from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.operators.task_services import (
@@ -91,6 +92,7 @@ class ClusterTaskServices(TaskServices):
         results: CollectedResults,
         printed: PrintedLinesOutput | None,
         devices: Mapping[str, tuple[str, ...]],
+        replicas: Callable[..., ModelReplicas],
     ) -> None:
         """Create the services of one task.
 
@@ -100,7 +102,9 @@ class ClusterTaskServices(TaskServices):
             printed: receives lines that are printed for the client. None: lines are written to
                 the log.
             devices: ids of the process's accelerators, by the name of the resource.
+            replicas: returns the replicas of a model.
         """
+        self.replicas = replicas  # type: ignore[method-assign]
         self.stages = files
         self.devices = devices
         self.write_lines = None if printed is None else printed.write

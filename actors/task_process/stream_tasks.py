@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 
 from flinkray.actors.gateways.stream_coordinator import (
     CollectorPlace,
@@ -63,6 +64,7 @@ from flinkray.streaming.network import (
     NetworkSettings,
     ResultPartition,
 )
+from flinkray.streaming.operators.model_replicas import ModelReplicas
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +89,7 @@ class StreamTasks:
         files: Callable[[DeployedTask], TaskFiles],
         report: Callable[[CheckpointAnswer], None],
         kv_states: KvStateRegistry,
+        replicas: Callable[..., ModelReplicas],
     ) -> None:
         """Create the collection of stream tasks, without tasks.
 
@@ -97,7 +100,9 @@ class StreamTasks:
             files: returns what a task reads and writes in the cluster's storage.
             report: sends answers to the JobMaster, in order with the states of tasks.
             kv_states: the registry of queryable states.
+            replicas: returns the replicas of a model for a task; see :class:`ModelClients`.
         """
+        self.replicas = replicas
         self.files_of = files
         self.report = report
         self.runtime = runtime
@@ -360,7 +365,11 @@ class StreamTaskResources:
             files=self._files,
             clients=self._clients,
             services=ClusterTaskServices(
-                self._files, self._results, self._printed, self._endpoint.rpc_service.devices
+                self._files,
+                self._results,
+                self._printed,
+                self._endpoint.rpc_service.devices,
+                partial(self._tasks.replicas, deployed),
             ),
             global_aggregates=self._global_aggregates,
             kv_states=self._tasks.kv_states.task_registry(

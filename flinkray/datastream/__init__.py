@@ -85,6 +85,7 @@ from flinkray.streaming.functions.global_aggregates import (
     GlobalAggregateManager,
     GlobalAggregatesLostError,
 )
+from flinkray.streaming.functions.models import ModelContext, ModelFunction
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.functions.runtime_context import RuntimeContext
 from flinkray.streaming.records.row import Row, RowKind
@@ -148,6 +149,8 @@ __all__ = [
     "MapFunction",
     "MemorySize",
     "MergingWindowAssigner",
+    "ModelContext",
+    "ModelFunction",
     "OutputTag",
     "Partitioner",
     "PredefinedOptions",

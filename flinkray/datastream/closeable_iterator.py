@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import pyarrow as pa
 
 from flinkray.datastream.type_variables import T
-from flinkray.streaming.columnar.arrow_batches import deserialized
+from flinkray.streaming.records.arrow_bytes import deserialized
 
 _Self = TypeVar("_Self", bound="CloseableIterator")
 

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, overload
 
 from flinkray.core.arguments import whole_number
-from flinkray.core.durations import Span, milliseconds
+from flinkray.core.durations import Span
 from flinkray.core.errors import ConfigurationError
 from flinkray.datastream.closeable_iterator import (
     CloseableIterator,
     RecordBatches,
     RecordBatchFunction,
 )
-from flinkray.datastream.common.configuration import parse_milliseconds
+from flinkray.datastream.common.configuration import span_in_milliseconds
 from flinkray.datastream.connected_streams import (
     BroadcastConnectedStream,
     BroadcastStream,
     ConnectedStreams,
 )
 from flinkray.datastream.environment_settings import EnvironmentSettings
+from flinkray.datastream.infer_arguments import (
+    described,
+    infer_settings,
+    slot_of_replica,
+    unchanged,
+)
 from flinkray.datastream.joined_streams import CoGroupedStreams, JoinedStreams
 from flinkray.datastream.operator_settings import DataStreamSink, StreamSettings
 from flinkray.datastream.type_variables import R, T, U
@@ -42,6 +48,7 @@ from flinkray.streaming.functions.functions import (
     ProcessFunction,
     SinkFunction,
 )
+from flinkray.streaming.functions.models import ModelFunction
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.functions.signatures import (
     expect_function,
@@ -55,6 +62,7 @@ from flinkray.streaming.operators.basic import (
     MapOperator,
     ProjectOperator,
 )
+from flinkray.streaming.operators.infer import InferOperator
 from flinkray.streaming.operators.keyed import (
     KeyedFilterOperator,
     KeyedFlatMapOperator,
@@ -347,10 +355,7 @@ class DataStream(StreamSettings, Generic[T]):
         expect_function(func, "map_batch", "an object with map_batch")
         type_info = self._stream.type_info
         operator = MapBatchesOperator(func, type_info)
-        if isinstance(max_delay, str):
-            delay = parse_milliseconds(max_delay)
-        else:
-            delay = milliseconds(max_delay)
+        delay = span_in_milliseconds(max_delay)
         if delay < 0:
             raise ValueError(f"map_batches: max_delay must not be negative, got {max_delay!r}")
         if max_size is not None:
@@ -360,6 +365,78 @@ class DataStream(StreamSettings, Generic[T]):
         elif delay:
             raise ValueError("map_batches: max_delay needs max_size, the rows to wait for")
         return self._then("MapBatches", operator, output_type)
+
+    def infer(
+        self,
+        model: ModelFunction,
+        *,
+        batch_size: int = 64,
+        max_wait: Span | str = "20 ms",
+        replicas: int | tuple[int, int] = 1,
+        cpu: float = 1,
+        gpu: float = 0,
+        memory: str | int = "1g",
+        resources: Mapping[str, float] | None = None,
+        ordered: bool = False,
+        timeout: Span | str = "30 s",
+        retries: int = 2,
+        output: Literal["append", "replace"] = "append",
+        errors: OutputTag | None = None,
+        shared: str | None = None,
+    ) -> DataStream[Row]:
+        """Send the records in batches to replicas of *model*: processes that load the model once.
+
+        Replicas run in slots of their own, as a job that starts with this one and ends with it.
+        They stay loaded while this job restarts or is rescaled. If a replica dies, another one
+        takes its place, and its batches go to others. Without a cluster each subtask loads the
+        model.
+
+        Each record's result is emitted once, also after a restart from a checkpoint; the model may
+        see a record again.
+
+        Args:
+            batch_size: largest number of records of a batch.
+            max_wait: how long records wait until a batch is full, as ``"20 ms"``, a timedelta, or
+                milliseconds. Checkpoints and the end of the input do not wait.
+            replicas: number of replicas, or the least and the largest number. Between these the
+                number follows the load.
+            cpu: processors of each replica.
+            gpu: GPUs of each replica: a whole number, or a part of one.
+            memory: memory of each replica, as ``"4g"`` or a number of bytes.
+            resources: other resources of each replica by Ray's name, as ``{"TPU": 1}``.
+            ordered: whether results leave in the order of their batches.
+            timeout: how long a replica may take for a batch.
+            retries: how often a batch without an answer is sent again, and a single record for
+                which the model has failed.
+            output: ``"append"``: the record's columns and those of the model. ``"replace"``: those
+                of the model alone. The column of a model that returns an array is ``result``.
+            errors: side output for records for which the model fails, as rows of ``record`` and
+                ``error``. None: the job fails.
+            shared: name under which jobs of the cluster share the replicas. The first job decides
+                about their model, number and resources.
+
+        Raises:
+            TypeError: *model* is no ModelFunction, or an argument has another type.
+            ValueError: an argument is out of its range; the text names it.
+            UserCodeError: *model* cannot be sent to the cluster.
+
+        >>> import pyarrow as pa, pyarrow.compute as pc
+        >>> from flinkray.datastream import ModelFunction, StreamExecutionEnvironment
+        >>> class Length(ModelFunction):
+        ...     def infer(self, batch):
+        ...         return pc.utf8_length(batch["text"])
+        >>> env = StreamExecutionEnvironment.get_execution_environment()
+        >>> texts = env.from_arrow(pa.table({"text": ["good", "a bad one"]}))
+        >>> texts.infer(Length()).execute_and_collect(2)
+        [Row(text='good', result=4), Row(text='a bad one', result=9)]
+        """
+        descriptor = described(
+            model, replicas, slot_of_replica(cpu, gpu, memory, resources), shared
+        )
+        settings = infer_settings(ordered, output, timeout, retries, errors)
+        batches = self.map_batches(unchanged, max_size=batch_size, max_delay=max_wait)
+        operator = InferOperator(descriptor, settings, None)
+        return batches._then(f"Infer {descriptor.name}", operator, None)
 
     def assign_timestamps_and_watermarks(
         self, watermark_strategy: WatermarkStrategy

@@ -28,7 +28,18 @@ ALL_JOBS = JobID(bytes(JobID.SIZE))
 """Flink's default job id: a listener with this id is notified of all jobs, instead of others."""
 
 
-class KvStateEntry:
+class Registered:
+    """What an attempt of a task has registered, and which others find by its name: a queryable
+    state, or a replica of a model, which is no state and answers no queries."""
+
+    def __init__(self, registration: KvStateRegistration) -> None:
+        self.registration = registration
+
+    def close(self) -> None:
+        """Called when others must not find it any more."""
+
+
+class KvStateEntry(Registered):
     """A queryable state of one attempt of a task, which other threads read.
     *read*: see :meth:`flinkray.state.table.StateTable.point_reader`; *now*: returns processing time
     in milliseconds, on any thread."""
@@ -41,7 +52,7 @@ class KvStateEntry:
         read: PointReader,
         now: Callable[[], int],
     ) -> None:
-        self.registration = registration
+        super().__init__(registration)
         self._descriptor = descriptor
         self._namespaced = namespaced
         self._read = read
@@ -104,7 +115,7 @@ class KvStateRegistry:
     """Keeps all queryable states of this process. Any thread may call the methods."""
 
     def __init__(self) -> None:
-        self._entries: dict[KvStateID, KvStateEntry] = {}
+        self._entries: dict[KvStateID, Registered] = {}
         self._listeners: dict[JobID, KvStateRegistryListener] = {}
 
     def register_listener(self, job_id: JobID, listener: KvStateRegistryListener) -> None:
@@ -118,7 +129,7 @@ class KvStateRegistry:
     def _listener(self, job_id: JobID) -> KvStateRegistryListener | None:
         return self._listeners.get(ALL_JOBS) or self._listeners.get(job_id)
 
-    def register(self, entry: KvStateEntry) -> None:
+    def register(self, entry: Registered) -> None:
         registration = entry.registration
         self._entries[registration.kv_state_id] = entry
         listener = self._listener(registration.job_id)
@@ -140,7 +151,7 @@ class KvStateRegistry:
         """Return a registered state.
         Raises UnknownKvStateIdError if no state has that id (any more)."""
         entry = self._entries.get(kv_state_id)
-        if entry is None:
+        if not isinstance(entry, KvStateEntry):
             raise UnknownKvStateIdError(kv_state_id)
         return entry
 

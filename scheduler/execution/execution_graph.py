@@ -18,6 +18,7 @@ from flinkray.core.ids import (
 from flinkray.scheduler.graph import distribution
 from flinkray.scheduler.graph.job_graph import (
     COORDINATED_KINDS,
+    MODEL,
     DistributionPattern,
     JobGraph,
     JobVertex,
@@ -477,6 +478,7 @@ class ExecutionJobVertex:
     __slots__ = (
         "_finished",
         "_unended",
+        "active",
         "changes",
         "coordinator_attempt",
         "coordinator_is_there",
@@ -510,6 +512,9 @@ class ExecutionJobVertex:
         self.parallelism = parallelism
         """Number of subtasks; in an elastic job it may be lower than the vertex wants."""
         self.max_parallelism = vertex.key_groups
+        self.active = vertex.min_parallelism if vertex.invokable.kind == MODEL else parallelism
+        """How many subtasks are to run, from the first one on. Replicas of a model come and go with
+        the load; all other vertices run as a whole."""
         self.coordinator_attempt = 0
         """For a coordinated vertex: attempt number of the coordinator of its subtasks."""
         self.coordinator_is_there = False

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from flinkray.core.ids import ExecutionAttemptID, ResourceID
 from flinkray.scheduler.execution.execution_graph import Execution, ExecutionJobVertex
-from flinkray.scheduler.graph.job_graph import STREAM
+from flinkray.scheduler.graph.job_graph import MODEL, STREAM
 from flinkray.scheduler.reports.execution_info import ExecutionInfo, packed
 from flinkray.scheduler.reports.job_info import StageProgressInfo, VertexInfo, VertexProgress
 from flinkray.scheduler.shared.io_metrics import IOMetrics, total
@@ -92,7 +92,7 @@ def places_of_streams(vertices: Iterable[ExecutionJobVertex]) -> tuple[ResourceI
     places = {
         execution.slot.location.resource_id: None
         for vertex in vertices
-        if vertex.vertex.invokable.kind == STREAM
+        if vertex.vertex.invokable.kind in (STREAM, MODEL)
         for execution in vertex.executions
         if execution.slot is not None and not execution.state.is_terminal
     }

@@ -117,7 +117,14 @@ PYTHON = "python"
 STREAM = "stream"
 """``Invokable.kind`` of tasks that run a chain of stream operators in a task process."""
 
-TASK_PROCESS_KINDS = frozenset({PYTHON, STREAM})
+MODEL = "model"
+"""``Invokable.kind`` of the replicas of a model, which answer requests of other jobs' tasks. Such a
+vertex runs as many subtasks as the load needs, from ``min_parallelism`` to ``parallelism``."""
+
+HELD_MODEL = "flinkray.model.held"
+"""Configuration key of a model's invokable. Its value tells the models of a cluster apart."""
+
+TASK_PROCESS_KINDS = frozenset({PYTHON, STREAM, MODEL})
 """Kinds that run in task processes."""
 
 COORDINATED_KINDS = frozenset({SPARK})

@@ -237,6 +237,12 @@ class Failover:
         earlier = (t.RestartDue(restart.generation) for restart in due)
         return [t.ResultsTakenBack(indices), cancelled, *earlier]
 
+    def stop_regions(self, transition: t.StopRegions, now: float) -> Steps:
+        """Cancel the tasks of these regions, and reset the regions when the tasks have ended."""
+        generation = self.next_generation()
+        steps = self._stop(transition.regions, generation, is_global=False)
+        return [*steps, t.RestartDelayOver(generation)]
+
     def stop_everything(self, transition: t.StopEverything, now: float) -> Steps:
         """Cancel all tasks, although nothing has failed, and restart all regions when the tasks
         have ended."""

@@ -93,11 +93,12 @@ class JobExecution:
         return (t.ScheduleRegions(tuple(self._strategy.start())),)
 
     def schedule(self, transition: t.ScheduleRegions, now: float) -> Steps:
-        """Schedule these regions, except those that have begun or wait for their restart."""
+        """Schedule these regions, except those that have begun or wait for their restart, and
+        replicas that the load does not need."""
         scheduled = []
         for index in transition.regions:
             run = self._runs[index]
-            if run.is_begun or index in self._restarts:
+            if run.is_begun or index in self._restarts or not self._is_active(index):
                 continue
             run.is_begun = True
             for execution in self.executions_of(index):
@@ -105,6 +106,20 @@ class JobExecution:
                     self._began(index)
             scheduled.append(index)
         return self._region_slots.request(scheduled) if scheduled else ()
+
+    def _is_active(self, index: int) -> bool:
+        subtask = self._graph.subtasks[self._regions.regions[index].vertices[0]]
+        return subtask.subtask_index < subtask.job_vertex.active
+
+    def scale(self, transition: t.ScaleReplicas, now: float) -> Steps:
+        """Change the number of a model's replicas that are to run: start the missing ones, or stop
+        the last ones."""
+        vertex, number = transition.vertex, transition.number
+        before, vertex.active = vertex.active, number
+        regions = [self._regions.of[vertex.first + i] for i in range(*sorted((before, number)))]
+        if number > before:
+            return (t.ScheduleRegions(tuple(regions)),)
+        return (t.StopRegions(self.begun_regions(regions)),)
 
     def deploy(self, transition: t.DeployRegion, now: float) -> Steps:
         """Deploy the attempts of a region in the slots that the region was given."""
@@ -129,6 +144,8 @@ class JobExecution:
         self._adopted(execution)
 
     def _adopted(self, execution: Execution) -> None:
+        vertex = execution.vertex.job_vertex
+        vertex.active = max(vertex.active, execution.vertex.subtask_index + 1)
         index = self._regions.of[execution.vertex.ordinal]
         self._runs[index].is_begun = True
         self._began(index)
@@ -272,7 +289,7 @@ class JobExecution:
         for index in indices:
             self._runs[index].is_begun = False
         steps: list[Step] = [t.ScheduleRegions(tuple(self._strategy.restart(indices)))]
-        if self._restarts:
+        if self._restarts or self._record.status is JobStatus.RUNNING:
             return steps
         cause = f"restart {self._record.restarts}"
         return [*self._record.change(JobStatus.RUNNING, now, cause), *steps]

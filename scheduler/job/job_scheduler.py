@@ -57,6 +57,7 @@ from flinkray.scheduler.job.kv_state_locations import KvStateLocationRegistry
 from flinkray.scheduler.job.operator_coordinators import OperatorCoordinators
 from flinkray.scheduler.job.outbox import Outbox
 from flinkray.scheduler.job.region_slots import RegionSlots
+from flinkray.scheduler.job.replica_scaling import ReplicaScaling
 from flinkray.scheduler.job.result_partitions import PartitionTracker
 from flinkray.scheduler.job.take_over import CannotTakeOverError, why_not
 from flinkray.scheduler.job.task_reports import TaskReports
@@ -189,6 +190,7 @@ class JobScheduler:
             first_generation=first_generation,
         )
         self._kv_states = KvStateLocationRegistry(graph)
+        self._replicas = ReplicaScaling(graph)
         of_regions = coordinators_of_regions(
             graph, regions, self._job, restarts, execution, slots, self._outbox
         )
@@ -212,6 +214,9 @@ class JobScheduler:
         wire(t.SuspendJob, self._suspend)
         wire(t.ResizeJob, self._resize)
         wire(t.GlobalFailure, failover.global_failure)
+        wire(t.ReplicasMeasured, self._replicas.measured)
+        wire(t.ScaleReplicas, execution.scale)
+        wire(t.StopRegions, failover.stop_regions)
         # events: slots, tasks and coordinators
         wire(t.SlotsTold, region_slots.slots_told)
         wire(t.PoolSlotsChanged)
@@ -417,6 +422,11 @@ class JobScheduler:
             self._warnings,
             self._checkpoints.overview(),
         )
+
+    @property
+    def has_replicas(self) -> bool:
+        """Whether the number of replicas of a model changes with the load (ReplicasMeasured)."""
+        return self._replicas.are_there and not self._job.is_ending
 
     def places_of_streams(self) -> tuple[ResourceID, ...]:
         """Return the TaskExecutors that may run stream tasks now; the JobMaster asks them for the

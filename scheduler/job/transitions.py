@@ -10,10 +10,15 @@ from dataclasses import dataclass, field
 from flinkray.core.ids import ExecutionAttemptID, JobVertexID, ResourceID, ResultPartitionID
 from flinkray.core.kv_states import KvStateRegistration
 from flinkray.scheduler.checkpoints.messages import CheckpointAnswer
-from flinkray.scheduler.execution.execution_graph import Execution, ExecutionVertex
+from flinkray.scheduler.execution.execution_graph import (
+    Execution,
+    ExecutionJobVertex,
+    ExecutionVertex,
+)
 from flinkray.scheduler.graph.job_graph import ParallelismBounds
 from flinkray.scheduler.job.coordinator_events import CoordinatorEvent, CoordinatorID
 from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.scheduler.shared.taking_over import (
@@ -92,6 +97,13 @@ class ResizeJob(JobEvent):
 
     bounds: tuple[ParallelismBounds, ...]
     counts_after_end = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasMeasured(JobEvent):
+    """The running replicas of models have reported what they have done until now."""
+
+    metrics: Mapping[ExecutionAttemptID, IOMetrics]
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +333,22 @@ class CoordinatorEnded(Transition):
     region: int
     executions: tuple[Execution, ...]
     """Attempts of the vertex, which have ended or will end later."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleReplicas(Transition):
+    """Run this number of a model's replicas."""
+
+    vertex: ExecutionJobVertex
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopRegions(Transition):
+    """Cancel the tasks of these regions, which can be scheduled again when the tasks have ended.
+    The job goes on."""
+
+    regions: tuple[int, ...]
 
 
 # --- attempts -------------------------------------------------------------------------------------

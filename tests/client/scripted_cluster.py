@@ -21,7 +21,7 @@ from flinkray.client.loop_thread import LoopThread
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import DuplicateJobSubmissionError, JobNotFoundError, JobStateError
 from flinkray.core.ids import DispatcherId, JobID, JobMasterId, JobVertexID, LeaderSessionID
-from flinkray.core.kv_states import KvStateLocation
+from flinkray.core.kv_states import KvStateLocation, KvStatePlace
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
 from flinkray.ha import LeaderRetrievalService
@@ -164,6 +164,12 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         await world.after_submission()
 
     async def ensure_spark_session(self, job_graph: JobGraph) -> JobID:
+        raise NotImplementedError
+
+    async def ensure_model(self, user: JobID, job_graph: JobGraph) -> JobID:
+        raise NotImplementedError
+
+    async def find_replicas(self, user: JobID, model: JobID) -> tuple[KvStatePlace, ...]:
         raise NotImplementedError
 
     async def list_jobs(self) -> tuple[JobOverview, ...]:

@@ -60,6 +60,9 @@ EXCEPTIONS: dict[str, str] = {
     },
     "DispatcherGateway.ensure_spark_session": "one that is there already is told, not begun: a "
     "JobMaster of the past begins none that its successor would not have begun",
+    "DispatcherGateway.ensure_model": "as a Spark session: the task of a job that has ended begins "
+    "none",
+    "DispatcherGateway.find_replicas": "a question, which tasks repeat",
     **{
         f"SparkSessionGateway.{name}": "guests are of any job, and known by their processes, which "
         "are watched"

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from flinkray.core.config_option import duration
-from flinkray.core.durations import format_duration
+from flinkray.core.durations import Span, format_duration, milliseconds
 from flinkray.core.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -228,3 +228,9 @@ def parse_milliseconds(value: object) -> int:
     if text.lstrip("-").isdigit():
         return int(text)
     return round(float(duration(positive=False).parse(text)) * 1000)
+
+
+def span_in_milliseconds(span: Span | str) -> int:
+    """Return the whole milliseconds of a span of time, also of a text as ``20 ms``.
+    Raises ValueError and TypeError: this is none."""
+    return parse_milliseconds(span) if isinstance(span, str) else milliseconds(span)

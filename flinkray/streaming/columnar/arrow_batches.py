@@ -16,6 +16,7 @@ from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.functions import BatchContext, KeyedBatchFunction
 from flinkray.streaming.operators.operator import FunctionOperator, StreamOperator
 from flinkray.streaming.operators.timestamps import column_as_timestamps
+from flinkray.streaming.records.arrow_bytes import serialized
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Barrier, Block, Columns, Origin
 from flinkray.streaming.records.keying import Keys, functions_of
 from flinkray.streaming.records.typeinfo import TypeInformation
@@ -321,19 +322,6 @@ class SerializeBatchesOperator(StreamOperator):
         values = [serialized(batch.slice(begin, rows)) for begin in range(0, batch.num_rows, rows)]
         if values:
             self.output.emit(Block(values))
-
-
-def serialized(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
-
-
-def deserialized(data: bytes) -> pa.RecordBatch:
-    """Return the batch that :func:`serialized` has converted to bytes."""
-    with pa.ipc.open_stream(data) as reader:
-        return reader.read_next_batch()
 
 
 class KeyAndValueOperator(StreamOperator):

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from flinkray.core.ids import IntermediateDataSetID
+    from flinkray.streaming.functions.models import ModelDescriptor
+    from flinkray.streaming.operators.model_replicas import ModelReplicas
 
 
 class CommitLog(Protocol):
@@ -114,3 +116,15 @@ class TaskServices:
         """Return the function that writes rows to the task's part of a file result. It blocks.
         None: nobody reads the result."""
         return None
+
+    def replicas(
+        self,
+        descriptor: ModelDescriptor,
+        operator_id: str,
+        on_failed: Callable[[BaseException], None],
+    ) -> ModelReplicas:
+        """Return the replicas of a model for the operator *operator_id*.
+        *on_failed*: called with an exception that ends all calls, in any thread."""
+        from flinkray.streaming.operators.model_replicas import LocalReplicas
+
+        return LocalReplicas(descriptor, on_failed)

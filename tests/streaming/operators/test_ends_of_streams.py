@@ -11,11 +11,12 @@ import pytest
 from flinkray.core.ids import IntermediateDataSetID
 from flinkray.datastream import Types
 from flinkray.streaming.columnar import arrow_batches
-from flinkray.streaming.columnar.arrow_batches import SerializeBatchesOperator, deserialized
+from flinkray.streaming.columnar.arrow_batches import SerializeBatchesOperator
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operator_errors import operator_error
 from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.operators.task_services import ResultsReceiver, TaskServices
+from flinkray.streaming.records.arrow_bytes import deserialized
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.sinks.result_files import ResultFilesOperator

@@ -1,0 +1,90 @@
+"""The jobs that run replicas of models: they end when no job uses the model any more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+
+from flinkray.actors.dispatcher.job_cancelling import JobCancelling
+from flinkray.actors.dispatcher.managed_job import ManagedJob
+from flinkray.core.errors import JobNotFoundError
+from flinkray.core.ids import JobID
+from flinkray.rpc import RpcEndpoint
+from flinkray.scheduler.graph.job_graph import HELD_MODEL, JobGraph
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 60.0
+"""Seconds after the start of a Dispatcher in which the jobs that use a model must say so."""
+
+_WHY = "no job uses the model any more"
+
+
+def model_held_by(graph: JobGraph) -> str | None:
+    """Return what tells the job's model apart from others. None: the job runs no replicas."""
+    return next((v.invokable.configuration.get(HELD_MODEL) for v in graph.vertices), None)
+
+
+class ModelJobs:
+    """Knows which jobs use which models. Lives on the Dispatcher's main thread.
+
+    Jobs say repeatedly that they use a model. So a new Dispatcher learns of the users.
+    """
+
+    def __init__(
+        self,
+        dispatcher: RpcEndpoint,
+        jobs: Mapping[JobID, ManagedJob],
+        cancelling: JobCancelling,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._jobs = jobs
+        self._cancelling = cancelling
+        self._users: dict[JobID, set[JobID]] = {}
+        """Job that runs a model -> the jobs that use the model."""
+
+    def start(self) -> None:
+        """Cancel recovered models that no job uses, after PATIENCE."""
+        recovered = [job.job_id for job in self._running()]
+        if recovered:
+            self._dispatcher.schedule_run_async(PATIENCE, lambda: self._end_unused(recovered))
+
+    def used_by(self, model: JobID, user: JobID) -> ManagedJob:
+        """Note that the job *user* uses a model, and return the model's job.
+
+        Raises:
+            JobNotFoundError: one of the jobs has ended, or is about to.
+        """
+        self.check_user(user)
+        job = self._jobs.get(model)
+        if job is None or job.is_ending:
+            raise JobNotFoundError(model)
+        self._users.setdefault(model, set()).add(user)
+        return job
+
+    def check_user(self, user: JobID) -> None:
+        """Raise JobNotFoundError if the job *user* has ended, or is about to."""
+        job = self._jobs.get(user)
+        if job is None or job.outcome is not None or job.ending is not None:
+            raise JobNotFoundError(user)
+
+    def has_ended(self, job_id: JobID) -> None:
+        """Cancel the models that only this job has used, because it has ended."""
+        self._users.pop(job_id, None)
+        for users in self._users.values():
+            users.discard(job_id)
+        self._end_unused([model for model, users in self._users.items() if not users])
+
+    def _running(self) -> Iterator[ManagedJob]:
+        for job in tuple(self._jobs.values()):
+            if model_held_by(job.graph) is not None and not job.is_ending:
+                yield job
+
+    def _end_unused(self, models: list[JobID]) -> None:
+        for model in models:
+            job = self._jobs.get(model)
+            if self._users.get(model):
+                continue
+            self._users.pop(model, None)
+            if job is not None and not job.is_ending:
+                self._cancelling.cancel_later(job, _WHY)

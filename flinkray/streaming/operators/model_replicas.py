@@ -1,0 +1,130 @@
+"""The replicas of a model, as the operator that calls them sees them."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from flinkray.streaming.functions.models import (
+    ModelContext,
+    ModelDescriptor,
+    ModelFunction,
+    ModelUnavailableError,
+    answer,
+)
+from flinkray.streaming.operators.async_wait import EventLoopThread
+
+T = TypeVar("T")
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+class ModelReplicas(ABC):
+    """The replicas of one model, for one subtask of the operator that calls them."""
+
+    number: int = 0
+    """How many replicas answer at present."""
+    waiting: int = 0
+    """How many requests of this subtask wait for a replica."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @abstractmethod
+    def run(self, work: Work) -> None:
+        """Run a coroutine, which must not raise, in the event loop of the replicas. Called from any
+        thread."""
+
+    def begin(self, work: Work) -> None:
+        """Run a coroutine as a task of the running event loop, until it ends or :meth:`cancel`."""
+        task = asyncio.get_running_loop().create_task(work())
+        self._tasks.add(task)  # an event loop does not keep them itself
+        task.add_done_callback(self._tasks.discard)
+
+    def cancel(self) -> None:
+        """Cancel all coroutines. Called in the event loop."""
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    @abstractmethod
+    async def infer(self, request: bytes, timeout: float) -> bytes:
+        """Return the answer of one of the replicas. Called in the event loop.
+
+        Args:
+            timeout: seconds that a replica may take, its queue included. The time until a replica
+                has room does not count.
+
+        Raises:
+            ModelError: the model failed for this request.
+            ModelResultError: the model did not return one row per record.
+            ModelUnavailableError: the replica took too long, or died.
+            ModelFailedError: there are no replicas any more.
+            FrameTooLargeError: the request or the answer is too large for a message.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop all coroutines. Called by the task's thread, and more than once."""
+
+
+async def answered_within(seconds: float, name: str, answering: asyncio.Future[T]) -> T:
+    """Return the answer of the model *name*. Raises ModelUnavailableError: it took longer than
+    *seconds*; *answering* is cancelled then."""
+    try:
+        done, _ = await asyncio.wait([answering], timeout=seconds)
+        if done:
+            return answering.result()
+        raise ModelUnavailableError(f"the model {name} has not answered within {seconds:g} s")
+    finally:
+        answering.cancel()
+
+
+class LocalReplicas(ModelReplicas):
+    """One replica in this process, for programs that run without a cluster. The model has a thread
+    of its own, because it may compute for a long time."""
+
+    number = 1
+
+    def __init__(
+        self, descriptor: ModelDescriptor, on_failed: Callable[[BaseException], None]
+    ) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._model: ModelFunction | None = None
+        self._worker = ThreadPoolExecutor(1, f"flinkray-model {descriptor.name}")
+        self._thread: EventLoopThread | None = EventLoopThread(
+            f"flinkray-infer {descriptor.name}", on_failed
+        )
+
+    def run(self, work: Work) -> None:
+        assert self._thread is not None
+        self._thread.do(self.begin, work)
+
+    async def infer(self, request: bytes, timeout: float) -> bytes:
+        self.waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            answering = loop.run_in_executor(self._worker, self._answer, request)
+            return await answered_within(timeout, self._descriptor.name, answering)
+        finally:
+            self.waiting -= 1
+
+    def _answer(self, request: bytes) -> bytes:
+        if self._model is None:
+            model = self._descriptor.load()
+            model.open(ModelContext(self._descriptor.name))
+            self._model = model
+        contents, _ = answer(self._model, request)
+        return contents
+
+    def close(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.end(self._close_model)
+
+    def _close_model(self) -> None:
+        self._worker.submit(self._model.close if self._model else lambda: None).result()
+        self._worker.shutdown(wait=False)
