@@ -1,0 +1,110 @@
+"""Jobs that run replicas of models: one for each model, until no job uses the model."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from flinkray.actors.dispatcher import model_jobs
+from flinkray.core.errors import JobNotFoundError
+from flinkray.core.ids import JobID
+from flinkray.scheduler.graph.job_graph import HELD_MODEL, JobGraph
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing.cluster_under_test import scripted_job
+from flinkray.testing.mini_cluster import MiniCluster
+from flinkray.testing.waiting import eventually
+
+
+def model(name: str) -> JobGraph:
+    """The test needs no replicas: a job that waits stands in for them."""
+    job = scripted_job(["register", "wait"])
+    (vertex,) = job.vertices
+    invokable = replace(vertex.invokable, configuration={HELD_MODEL: name})
+    return replace(job, vertices=(replace(vertex, invokable=invokable),))
+
+
+async def user(cluster: MiniCluster) -> JobID:
+    return await cluster.submit(scripted_job(["register", "wait"]))
+
+
+async def ensured(cluster: MiniCluster, user: JobID, name: str) -> JobID:
+    return await (await cluster.dispatcher()).ensure_model(user, model(name))
+
+
+async def end(cluster: MiniCluster, job_id: JobID) -> None:
+    dispatcher = await cluster.dispatcher()
+    await dispatcher.cancel_job(job_id)
+    assert (await dispatcher.request_job_result(job_id)).status is JobStatus.CANCELED
+
+
+async def status(cluster: MiniCluster, job_id: JobID) -> JobStatus:
+    return await (await cluster.dispatcher()).request_job_status(job_id)
+
+
+async def has_ended(cluster: MiniCluster, job_id: JobID) -> None:
+    async def is_cancelled() -> bool:
+        return await status(cluster, job_id) is JobStatus.CANCELED
+
+    await eventually(is_cancelled, 60, "the end of the job")
+
+
+async def test_jobs_that_name_the_same_model_share_one_job_of_replicas(
+    cluster: MiniCluster,
+) -> None:
+    users = [await user(cluster) for _ in range(3)]
+    found = await asyncio.gather(*(ensured(cluster, one, "shared") for one in users))
+    assert len(set(found)) == 1
+    assert await ensured(cluster, users[0], "other") not in found
+
+
+async def test_model_ends_with_the_last_job_that_uses_it(cluster: MiniCluster) -> None:
+    first, second = await user(cluster), await user(cluster)
+    shared = await ensured(cluster, first, "shared")
+    own = await ensured(cluster, first, "own")
+    await ensured(cluster, second, "shared")
+
+    await end(cluster, first)
+    await has_ended(cluster, own)
+    assert not (await status(cluster, shared)).is_terminal
+    await end(cluster, second)
+    await has_ended(cluster, shared)
+
+    (cause,) = await (await cluster.dispatcher()).request_job_exceptions(shared)
+    assert cause.text == "no job uses the model any more"
+
+
+async def test_ended_job_neither_starts_nor_keeps_a_model(cluster: MiniCluster) -> None:
+    """Its last task may ask after its end."""
+    first, second = await user(cluster), await user(cluster)
+    shared = await ensured(cluster, first, "shared")
+    await ensured(cluster, second, "shared")
+    await end(cluster, first)
+    dispatcher = await cluster.dispatcher()
+    with pytest.raises(JobNotFoundError, match=str(first)):
+        await dispatcher.ensure_model(first, model("another"))
+    with pytest.raises(JobNotFoundError, match=str(first)):
+        await dispatcher.find_replicas(first, shared)
+    await end(cluster, second)
+    await has_ended(cluster, shared)
+    with pytest.raises(JobNotFoundError):
+        await dispatcher.find_replicas(second, shared)
+
+
+async def test_next_dispatcher_ends_only_models_that_no_job_asks_for(
+    cluster: MiniCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_jobs, "PATIENCE", 1.0)
+    first, second = await user(cluster), await user(cluster)
+    used, unused = await ensured(cluster, first, "used"), await ensured(cluster, second, "unused")
+    cluster.crash("Dispatcher")
+    await eventually(lambda: asks(cluster, first, used), 60, "the next Dispatcher")
+    await has_ended(cluster, unused)
+    assert not (await status(cluster, used)).is_terminal
+    await end(cluster, first)
+    await has_ended(cluster, used)
+
+
+async def asks(cluster: MiniCluster, user: JobID, model: JobID) -> bool:
+    return await (await cluster.dispatcher()).find_replicas(user, model) == ()
