@@ -126,6 +126,12 @@ if TYPE_CHECKING:
         GlobalAggregateError,
         GlobalAggregatesLostError,
     )
+    from flinkray.streaming.functions.models import (
+        ModelError,
+        ModelFailedError,
+        ModelResultError,
+        ModelUnavailableError,
+    )
     from flinkray.streaming.functions.runtime_context import CachedFileError
     from flinkray.streaming.network import BatchTooLargeError
     from flinkray.streaming.operator_errors import OperatorError
@@ -199,6 +205,10 @@ __all__ = [
     "MicroBatchColumnsError",
     "MicroBatchLostError",
     "MicroBatchesOfAnotherJobError",
+    "ModelError",
+    "ModelFailedError",
+    "ModelResultError",
+    "ModelUnavailableError",
     "NoColumnsError",
     "NoResourceAvailableError",
     "NoSuchBucketError",

@@ -15,6 +15,7 @@ __all__ = [
     "job_processes",
     "kv_states",
     "messages",
+    "models",
     "savepoint_disposal",
     "slot_pool",
     "snapshots",

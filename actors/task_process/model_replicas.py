@@ -34,12 +34,12 @@ from flinkray.scheduler.graph.job_graph import (
     JobVertex,
 )
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.streaming.columnar.infer import UNDER_WAY_PER_REPLICA
 from flinkray.streaming.functions.models import (
     ModelDescriptor,
     ModelFailedError,
     ModelUnavailableError,
 )
-from flinkray.streaming.operators.infer import UNDER_WAY_PER_REPLICA
 from flinkray.streaming.operators.model_replicas import ModelReplicas, Work, answered_within
 
 log = logging.getLogger(__name__)

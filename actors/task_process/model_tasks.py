@@ -26,8 +26,8 @@ from flinkray.streaming.functions.models import (
     ModelContext,
     ModelFunction,
     ModelUnavailableError,
-    answer,
 )
+from flinkray.streaming.operators.model_replicas import answer
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from flinkray.core.arguments import whole_number
 from flinkray.core.durations import Span
 from flinkray.core.resources import ResourceProfile, parse_memory_size, slot_resources
 from flinkray.datastream.common.configuration import span_in_milliseconds
+from flinkray.streaming.columnar.infer import InferSettings
 from flinkray.streaming.functions.models import ModelDescriptor, ModelFunction
 from flinkray.streaming.functions.output_tag import OutputTag
-from flinkray.streaming.operators.infer import InferSettings
 
 MOST_REPLICAS = 1_000
 

@@ -38,6 +38,7 @@ from flinkray.streaming.columnar.arrow_batches import (
     SerializeBatchesOperator,
 )
 from flinkray.streaming.columnar.conversion import schema_of
+from flinkray.streaming.columnar.infer import InferOperator
 from flinkray.streaming.functions.functions import (
     FilterFunction,
     FlatMapFunction,
@@ -62,7 +63,6 @@ from flinkray.streaming.operators.basic import (
     MapOperator,
     ProjectOperator,
 )
-from flinkray.streaming.operators.infer import InferOperator
 from flinkray.streaming.operators.keyed import (
     KeyedFilterOperator,
     KeyedFlatMapOperator,

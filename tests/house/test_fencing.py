@@ -63,6 +63,8 @@ EXCEPTIONS: dict[str, str] = {
     "DispatcherGateway.ensure_model": "as a Spark session: the task of a job that has ended begins "
     "none",
     "DispatcherGateway.find_replicas": "a question, which tasks repeat",
+    "ModelReplicaGateway.infer": "callers are tasks of any job; replicas of a past attempt are not "
+    "found by their id any more",
     **{
         f"SparkSessionGateway.{name}": "guests are of any job, and known by their processes, which "
         "are watched"

@@ -4,6 +4,7 @@ __all__ = [
     "arrow_batches",
     "conversion",
     "grouping",
+    "infer",
     "keyed_aggregate",
     "local_aggregate",
     "panes",

@@ -5,6 +5,7 @@ __all__ = [
     "functions",
     "global_aggregates",
     "metrics",
+    "models",
     "output_tag",
     "runtime_context",
     "signatures",

@@ -11,22 +11,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
-from flinkray.core.arguments import first_twice
-from flinkray.core.error_text import summary_of, traceback_of
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.resources import ResourceProfile
-from flinkray.streaming.records.arrow_bytes import deserialized, serialized
-from flinkray.streaming.records.widening import without_views
 from flinkray.user_code import dump_function, load_function
 
 RESULT = "result"
 """Name of the column for the results of a model that returns an array."""
-
-_WHOLE = "an Arrow RecordBatch or Array with one row per record"
 
 
 @dataclass(frozen=True)
@@ -139,40 +132,3 @@ class ModelDescriptor:
 
 def _host(descriptor: ModelDescriptor, run: Callable[[ModelFunction], None]) -> None:
     run(descriptor.load())
-
-
-def answer(model: ModelFunction, request: bytes) -> tuple[bytes, int]:
-    """Return the model's answer to a request, and the number of records in it.
-
-    Raises:
-        ModelError: the model raised an exception.
-        ModelResultError: the model did not return one row per record.
-    """
-    batch = deserialized(request)
-    try:
-        result = model.infer(batch)
-    except Exception as error:
-        text = summary_of(error)
-        if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__:
-            text = f"the model ran out of memory with a batch of {batch.num_rows} records: {text}"
-        trace = traceback_of(error, error.__traceback__)
-        raise ModelError(f"{text}\n{trace}", batch.num_rows) from error
-    return serialized(_checked(model, result, batch.num_rows)), batch.num_rows
-
-
-def _checked(model: ModelFunction, result: Any, rows: int) -> pa.RecordBatch:
-    where = f"{type(model).__qualname__}.infer"
-    if isinstance(result, pa.ChunkedArray):
-        result = result.combine_chunks()
-    if isinstance(result, pa.Array):
-        result = pa.RecordBatch.from_arrays([result], names=[RESULT])
-    if not isinstance(result, pa.RecordBatch):
-        raise ModelResultError(f"{where} returned {type(result).__name__}: return {_WHOLE}")
-    if result.num_rows != rows:
-        raise ModelResultError(
-            f"{where} returned {result.num_rows} rows for {rows} records: return {_WHOLE}"
-        )
-    twice = first_twice(result.schema.names)
-    if twice is not None:
-        raise ModelResultError(f"{where} returned two columns named {twice!r}: rename one")
-    return without_views(result)

@@ -8,14 +8,22 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import pyarrow as pa
+
+from flinkray.core.arguments import first_twice
+from flinkray.core.error_text import summary_of, traceback_of
 from flinkray.streaming.functions.models import (
+    RESULT,
     ModelContext,
     ModelDescriptor,
+    ModelError,
     ModelFunction,
+    ModelResultError,
     ModelUnavailableError,
-    answer,
 )
-from flinkray.streaming.operators.async_wait import EventLoopThread
+from flinkray.streaming.operators.event_loop_thread import EventLoopThread
+from flinkray.streaming.records.arrow_bytes import deserialized, serialized
+from flinkray.streaming.records.widening import without_views
 
 T = TypeVar("T")
 
@@ -128,3 +136,43 @@ class LocalReplicas(ModelReplicas):
     def _close_model(self) -> None:
         self._worker.submit(self._model.close if self._model else lambda: None).result()
         self._worker.shutdown(wait=False)
+
+
+_WHOLE = "an Arrow RecordBatch or Array with one row per record"
+
+
+def answer(model: ModelFunction, request: bytes) -> tuple[bytes, int]:
+    """Return the model's answer to a request, and the number of records in it.
+
+    Raises:
+        ModelError: the model raised an exception.
+        ModelResultError: the model did not return one row per record.
+    """
+    batch = deserialized(request)
+    try:
+        result = model.infer(batch)
+    except Exception as error:
+        text = summary_of(error)
+        if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__:
+            text = f"the model ran out of memory with a batch of {batch.num_rows} records: {text}"
+        trace = traceback_of(error, error.__traceback__)
+        raise ModelError(f"{text}\n{trace}", batch.num_rows) from error
+    return serialized(_checked(model, result, batch.num_rows)), batch.num_rows
+
+
+def _checked(model: ModelFunction, result: Any, rows: int) -> pa.RecordBatch:
+    where = f"{type(model).__qualname__}.infer"
+    if isinstance(result, pa.ChunkedArray):
+        result = result.combine_chunks()
+    if isinstance(result, pa.Array):
+        result = pa.RecordBatch.from_arrays([result], names=[RESULT])
+    if not isinstance(result, pa.RecordBatch):
+        raise ModelResultError(f"{where} returned {type(result).__name__}: return {_WHOLE}")
+    if result.num_rows != rows:
+        raise ModelResultError(
+            f"{where} returned {result.num_rows} rows for {rows} records: return {_WHOLE}"
+        )
+    twice = first_twice(result.schema.names)
+    if twice is not None:
+        raise ModelResultError(f"{where} returned two columns named {twice!r}: rename one")
+    return without_views(result)

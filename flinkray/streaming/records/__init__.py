@@ -1,6 +1,7 @@
 """The elements of streams: batches of records, their types and keys."""
 
 __all__ = [
+    "arrow_bytes",
     "elements",
     "in_flight",
     "json_text",

@@ -20,7 +20,7 @@ from flinkray.streaming.functions.async_functions import (
 )
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operator_errors import OperatorError, operator_error
-from flinkray.streaming.operators import async_wait
+from flinkray.streaming.operators import event_loop_thread
 from flinkray.streaming.operators.async_wait import AsyncWaitOperator
 from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.records.elements import Watermark, WatermarkStatus
@@ -638,7 +638,7 @@ def test_coroutine_that_ignores_its_cancellation_is_abandoned_with_a_warning(
                 except asyncio.CancelledError:
                     continue
 
-    monkeypatch.setattr(async_wait, "PATIENCE", 0.01)
+    monkeypatch.setattr(event_loop_thread, "PATIENCE", 0.01)
     stubborn = Stubborn()
     with none_left(), caplog.at_level(logging.WARNING):
         h = harness(stubborn)

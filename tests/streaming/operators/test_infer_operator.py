@@ -14,6 +14,7 @@ import pytest
 
 from flinkray.core.resources import ResourceProfile
 from flinkray.datastream import ModelFunction
+from flinkray.streaming.columnar.infer import InferOperator, InferSettings
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.models import (
     ModelContext,
@@ -21,11 +22,9 @@ from flinkray.streaming.functions.models import (
     ModelError,
     ModelResultError,
     ModelUnavailableError,
-    answer,
 )
 from flinkray.streaming.functions.output_tag import OutputTag
-from flinkray.streaming.operators.infer import InferOperator, InferSettings
-from flinkray.streaming.operators.model_replicas import LocalReplicas
+from flinkray.streaming.operators.model_replicas import LocalReplicas, answer
 from flinkray.streaming.operators.task_services import TaskServices
 from flinkray.streaming.records.arrow_bytes import deserialized, serialized
 from flinkray.streaming.records.elements import Columns, Watermark
