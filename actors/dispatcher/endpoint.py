@@ -86,6 +86,7 @@ from flinkray.scheduler.reports.job_info import (
     JobResult,
     JobSettings,
     MasterInfo,
+    ModelInfo,
 )
 from flinkray.scheduler.reports.spans import JOB_SUBMISSION, Attribute, Span, brief
 from flinkray.scheduler.shared.states import JobStatus
@@ -413,6 +414,9 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
     async def list_jobs(self) -> tuple[JobOverview, ...]:
         return await self._queries.overviews()
+
+    async def list_models(self) -> tuple[ModelInfo, ...]:
+        return self._models.infos(await self._queries.overviews())
 
     async def request_job_status(self, job_id: JobID) -> JobStatus:
         return await self._queries.status(job_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from flinkray.actors.dispatcher.job_cancelling import JobCancelling
 from flinkray.actors.dispatcher.managed_job import ManagedJob
@@ -11,6 +11,8 @@ from flinkray.core.errors import JobNotFoundError
 from flinkray.core.ids import JobID
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.graph.job_graph import HELD_MODEL, JobGraph
+from flinkray.scheduler.reports.job_info import JobOverview, ModelInfo
+from flinkray.scheduler.shared.states import ExecutionState
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +69,27 @@ class ModelJobs:
         job = self._jobs.get(user)
         if job is None or job.outcome is not None or job.ending is not None:
             raise JobNotFoundError(user)
+
+    def infos(self, overviews: Iterable[JobOverview]) -> tuple[ModelInfo, ...]:
+        """Return the running models. *overviews*: those of all jobs."""
+        known = {overview.job_id: overview for overview in overviews}
+        found = []
+        for job in self._running():
+            overview = known.get(job.job_id, job.overview())
+            (vertex,) = job.graph.vertices
+            found.append(
+                ModelInfo(
+                    job.job_id,
+                    vertex.name,
+                    overview.status,
+                    overview.tasks.get(ExecutionState.RUNNING.name, 0),
+                    vertex.min_parallelism,
+                    vertex.parallelism,
+                    vertex.slot_profile,
+                    tuple(sorted(self._users.get(job.job_id, ()))),
+                )
+            )
+        return tuple(found)
 
     def has_ended(self, job_id: JobID) -> None:
         """Cancel the models that only this job has used, because it has ended."""

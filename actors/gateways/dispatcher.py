@@ -30,6 +30,7 @@ from flinkray.scheduler.reports.job_info import (
     JobProgress,
     JobResult,
     JobSettings,
+    ModelInfo,
 )
 from flinkray.scheduler.shared.states import JobStatus
 
@@ -83,6 +84,10 @@ class DispatcherGateway(FencedRpcGateway):
     async def list_jobs(self) -> tuple[JobOverview, ...]:
         """Return an overview of each running or ended job, oldest first. An overview has the
         numbers of tasks in each state, but no single tasks."""
+
+    @abstractmethod
+    async def list_models(self) -> tuple[ModelInfo, ...]:
+        """Return the models whose replicas run or start, oldest first."""
 
     @abstractmethod
     async def request_job_status(self, job_id: JobID) -> JobStatus: ...

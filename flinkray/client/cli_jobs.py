@@ -22,6 +22,19 @@ def list_jobs(as_json: bool, address: str | None, cluster_id: str) -> None:
     click.echo(cli_output.to_json(jobs) if as_json else cli_output.job_table(jobs, time.time()))
 
 
+@click.command("models")
+@JSON
+@common
+def list_models(as_json: bool, address: str | None, cluster_id: str) -> None:
+    """List models whose replicas run, and the jobs that use them.
+
+    The replicas of a model are the tasks of a job, which info, top, logs and cancel take.
+    """
+    with connected(address, cluster_id) as client:
+        models = client.list_models()
+    click.echo(cli_output.to_json(models) if as_json else cli_output.model_table(models))
+
+
 @click.command()
 @JOB_ID
 @JSON

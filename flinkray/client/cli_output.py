@@ -26,6 +26,7 @@ from flinkray.scheduler.reports.job_info import (
     JobOverview,
     JobProgress,
     MasterInfo,
+    ModelInfo,
     VertexInfo,
 )
 from flinkray.scheduler.shared.io_metrics import IOMetrics
@@ -70,6 +71,24 @@ def job_table(jobs: Sequence[JobOverview], now: float) -> str:
         for job in jobs
     ]
     header = ("JOB ID", "NAME", "STATUS", "STARTED", "DURATION", "TASKS")
+    return table(header, rows, terminal_width())
+
+
+def model_table(models: Sequence[ModelInfo]) -> str:
+    if not models:
+        return "no models"
+    rows = [
+        (
+            model.name,
+            str(model.job_id),
+            model.status.name,
+            f"{model.running} of {model.fewest}..{model.most}",
+            str(model.profile),
+            ", ".join(map(str, model.users)) or "-",
+        )
+        for model in models
+    ]
+    header = ("MODEL", "JOB ID", "STATUS", "REPLICAS", "EACH", "USED BY")
     return table(header, rows, terminal_width())
 
 

@@ -21,7 +21,7 @@ from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import FlinkRayError, JobNotFoundError
 from flinkray.core.ids import JobID
 from flinkray.scheduler.graph.job_graph import JobGraph
-from flinkray.scheduler.reports.job_info import ClusterOverview, JobOverview
+from flinkray.scheduler.reports.job_info import ClusterOverview, JobOverview, ModelInfo
 
 __all__ = ["ClientClosedError", "ClusterClient"]
 
@@ -158,6 +158,10 @@ class ClusterClient:
     def list_jobs(self) -> tuple[JobOverview, ...]:
         """Return running and ended jobs, oldest first."""
         return self._session.ask("list the jobs", lambda gateway: gateway.list_jobs())
+
+    def list_models(self) -> tuple[ModelInfo, ...]:
+        """Return the models whose replicas run or start (``DataStream.infer``), oldest first."""
+        return self._session.ask("list the models", lambda gateway: gateway.list_models())
 
     def cancel(self, job_id: JobID | str) -> None:
         """Begin to cancel a job. Idempotent. Raises what :meth:`JobHandle.cancel` raises."""

@@ -239,6 +239,24 @@ class JobOverview:
 
 
 @message
+class ModelInfo:
+    """A model whose replicas run in the cluster (``DataStream.infer``)."""
+
+    job_id: JobID
+    """The job that runs the replicas."""
+    name: str
+    status: JobStatus
+    running: int
+    """Number of replicas that run now."""
+    fewest: int
+    most: int
+    profile: ResourceProfile
+    """Resources of the slot of each replica."""
+    users: tuple[JobID, ...]
+    """The running jobs that use the model, as far as the present Dispatcher has heard of them."""
+
+
+@message
 class NumberedOverview:
     """A JobMaster's answer to a request for its job's overview. The overview is valid until the
     JobMaster announces a greater number."""

@@ -52,6 +52,7 @@ from flinkray.scheduler.reports.job_info import (
     JobResult,
     JobSettings,
     MasterInfo,
+    ModelInfo,
 )
 from flinkray.scheduler.shared.states import JobStatus
 
@@ -182,6 +183,13 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
                 job.end_time,
                 {"RUNNING": 2, "FINISHED": 1},
             )
+            for job in self._world.jobs.values()
+        )
+
+    async def list_models(self) -> tuple[ModelInfo, ...]:
+        profile = ResourceProfile(1.0, 2**30, {"GPU": 0.5})
+        return tuple(
+            ModelInfo(job.job_id, "Sentiment", job.status, 2, 1, 8, profile, (job.job_id,))
             for job in self._world.jobs.values()
         )
 

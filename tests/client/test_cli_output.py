@@ -11,6 +11,7 @@ import pytest
 
 from flinkray.client import cli_output
 from flinkray.core.ids import JobID, JobVertexID, WorkerGroupId
+from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.reports.checkpoint_statistics import (
     CheckpointsOverview,
     CheckpointStatistics,
@@ -21,6 +22,7 @@ from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,
     JobDetails,
     JobProgress,
+    ModelInfo,
     VertexInfo,
     VertexProgress,
 )
@@ -298,3 +300,14 @@ def test_tables_align_text_with_wide_characters_and_accents() -> None:
         "plain           3",
     ]
     assert cli_output.table(("NAME", "N"), rows, 13).splitlines()[1] == "日本語の…   1"
+
+
+def test_models_are_shown_with_their_replicas_and_users() -> None:
+    profile = ResourceProfile(1.0, 2**30, {"GPU": 0.5})
+    users = (JobID(b"the first job   "), JobID(b"the second job  "))
+    model = ModelInfo(users[0], "Sentiment", JobStatus.RUNNING, 2, 1, 8, profile, users)
+    header, line = cli_output.model_table([model]).splitlines()
+    assert header.split() == ["MODEL", "JOB", "ID", "STATUS", "REPLICAS", "EACH", "USED", "BY"]
+    assert line.split()[:3] == ["Sentiment", str(users[0]), "RUNNING"]
+    assert f"2 of 1..8  {profile}  {users[0]}, {users[1]}" in line
+    assert cli_output.model_table([]) == "no models"

@@ -45,6 +45,7 @@ EXCEPTIONS: dict[str, str] = {
         f"DispatcherGateway.{name}": READS
         for name in (
             "list_jobs",
+            "list_models",
             "request_source_coordinator",
             "request_job_status",
             "request_job_progress",

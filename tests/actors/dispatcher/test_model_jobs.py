@@ -64,6 +64,11 @@ async def test_model_ends_with_the_last_job_that_uses_it(cluster: MiniCluster) -
     shared = await ensured(cluster, first, "shared")
     own = await ensured(cluster, first, "own")
     await ensured(cluster, second, "shared")
+    models = await (await cluster.dispatcher()).list_models()
+    assert {model.job_id: model.users for model in models} == {
+        shared: tuple(sorted((first, second))),
+        own: (first,),
+    }
 
     await end(cluster, first)
     await has_ended(cluster, own)
