@@ -49,6 +49,9 @@ _PAUSE = 0.2
 _LONG_PAUSE = 2.0
 """Seconds between two looks for replicas while none is missing."""
 
+_SUBMISSION_PATIENCE = 10.0
+"""Seconds for which the submission of the replicas' job is repeated."""
+
 _RESTARTS = ExponentialDelayRestart(
     initial_backoff=0.2, max_backoff=10.0, backoff_multiplier=2.0, reset_backoff_threshold=60.0
 )
@@ -213,14 +216,24 @@ class ClusterReplicas(ModelReplicas):
     async def _follow(self) -> None:
         """Keep the replicas known, and start them if they do not run. Ends if they have failed."""
         graph: JobGraph | None = None
+        since: float | None = None
+        """When the job of the replicas could not be submitted first."""
         while True:
             try:
                 graph = graph or await self._graph()
                 dispatcher = await self._clients.services.connect_to_dispatcher()
                 self._found(await self._look_up(dispatcher, graph))
-            except (ModelFailedError, JobSubmissionError) as error:
+            except ModelFailedError as error:
                 self._on_failed(error)
                 return
+            except JobSubmissionError as error:  # perhaps the storage fails now
+                log.warning("%s: %s", self._deployed.name, error)
+                now = self._rpc_service.clock.monotonic()
+                since = since or now
+                if now - since >= _SUBMISSION_PATIENCE:
+                    text = f"the model {self._descriptor.name} cannot be started: {error}"
+                    self._on_failed(ModelFailedError(text))
+                    return
             except FlinkRayError as error:  # a Dispatcher or a JobMaster that is about to go
                 log.info("%s: looking for a %s: %s", self._deployed.name, self._text, error)
             await self._until_next_look()

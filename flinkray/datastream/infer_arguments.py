@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
-
 from flinkray.core.arguments import whole_number
 from flinkray.core.durations import Span
 from flinkray.core.resources import ResourceProfile, parse_memory_size, slot_resources
@@ -60,6 +58,8 @@ def slot_of_replica(
 
 
 def infer_settings(
+    batch_size: int,
+    max_wait: Span | str,
     ordered: bool,
     output: str,
     timeout: Span | str,
@@ -67,6 +67,11 @@ def infer_settings(
     errors: OutputTag[Any] | None,
 ) -> InferSettings:
     """Return the settings of the operator. Raises TypeError and ValueError, as ``infer`` does."""
+    if whole_number(batch_size, "batch_size") < 1:
+        raise ValueError(f"infer: batch_size must be at least 1, got {batch_size}")
+    wait = span_in_milliseconds(max_wait)
+    if wait < 0:
+        raise ValueError(f"infer: max_wait must not be negative, got {max_wait!r}")
     if output not in OUTPUTS:
         raise ValueError(f"infer: output must be one of {', '.join(OUTPUTS)}, not {output!r}")
     seconds = span_in_milliseconds(timeout) / 1000
@@ -76,9 +81,4 @@ def infer_settings(
         raise ValueError(f"infer: retries must not be negative, got {retries}")
     if errors is not None and not isinstance(errors, OutputTag):
         raise TypeError(f"infer: errors must be an OutputTag, not {type(errors).__name__}")
-    return InferSettings(ordered, output == "append", seconds, retries, errors)
-
-
-def unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The function that makes batches of a size, and nothing else."""
-    return batch
+    return InferSettings(batch_size, wait, ordered, output == "append", seconds, retries, errors)

@@ -25,7 +25,6 @@ from flinkray.datastream.infer_arguments import (
     described,
     infer_settings,
     slot_of_replica,
-    unchanged,
 )
 from flinkray.datastream.joined_streams import CoGroupedStreams, JoinedStreams
 from flinkray.datastream.operator_settings import DataStreamSink, StreamSettings
@@ -433,10 +432,9 @@ class DataStream(StreamSettings, Generic[T]):
         descriptor = described(
             model, replicas, slot_of_replica(cpu, gpu, memory, resources), shared
         )
-        settings = infer_settings(ordered, output, timeout, retries, errors)
-        batches = self.map_batches(unchanged, max_size=batch_size, max_delay=max_wait)
-        operator = InferOperator(descriptor, settings, None)
-        return batches._then(f"Infer {descriptor.name}", operator, None)
+        settings = infer_settings(batch_size, max_wait, ordered, output, timeout, retries, errors)
+        operator = InferOperator(descriptor, settings, self._stream.type_info)
+        return self._then(f"Infer {descriptor.name}", operator, None)
 
     def assign_timestamps_and_watermarks(
         self, watermark_strategy: WatermarkStrategy

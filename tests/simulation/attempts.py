@@ -50,6 +50,8 @@ class Attempts(CallObserver):
         """By task process and key."""
         self._begun: dict[ExecutionAttemptID, SimulatedProcess] = {}
         self._graph: ExecutionGraphID | None = None
+        self.concerns: Callable[[str], bool] = lambda job_id: True
+        """Whether these are the attempts of the job with this hexadecimal id."""
         self._notes: JobNotes | None = None
         """The last ones."""
         self._knows: dict[SimulatedProcess, None] = {}
@@ -98,7 +100,13 @@ class Attempts(CallObserver):
             self._simulation.tell("nobody knows any more which attempts were deployed")
             self.notes_were_lost = True
 
+    def _is_of_another_job(self, call: ObservedCall) -> bool:
+        ends = [one for one in (call.sender, call.receiver) if one.kind == "JobMaster"]
+        return any(not self.concerns(one.name.rpartition("-")[2]) for one in ends)
+
     def begins(self, call: ObservedCall) -> None:
+        if self._is_of_another_job(call):
+            return
         everyone = [self._knows, self._has_finished, *self._keep.values()]
         for frozen in {one for them in everyone for one in them if one.is_frozen}:
             self._loses_all(frozen)
@@ -114,7 +122,7 @@ class Attempts(CallObserver):
             self._run(call.receiver, call.arguments[0])
 
     def succeeded(self, call: ObservedCall, result: object) -> None:
-        if isinstance(result, KeptPiece):
+        if isinstance(result, KeptPiece) and not self._is_of_another_job(call):
             if result.finished and call.receiver in self._has_finished:
                 self._has_finished[call.sender] = None
             if result.part is not None:
@@ -147,6 +155,8 @@ class Attempts(CallObserver):
         self._lose_notes()
 
     def _run(self, process: SimulatedProcess, deployments: TaskDeployments) -> None:
+        if not self.concerns(deployments.job_id.hex()):
+            return
         for part in deployments.parts:
             if isinstance(part.content, VertexInformation):
                 self._vertices[process, part.key] = part.content

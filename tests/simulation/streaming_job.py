@@ -118,6 +118,8 @@ class StreamingJob:
     only_masters_die: bool = False
     has_hook: bool = False
     """Whether a source has a master hook."""
+    has_model: bool = False
+    """Whether replicas of a model get the records first."""
     observers: tuple[CallObserver, ...] = ()
     """Of all calls."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -163,6 +165,7 @@ class StreamingJob:
             table=stream(self.simulation.seed, "table").choice((0, 0, 1, 3)),
             sink=stream(self.simulation.seed, "sink").choice(SINKS),
             has_hook=self.has_hook,
+            replicas=stream(self.simulation.seed, "model").randint(1, 2) if self.has_model else 0,
             has_format=stream(self.simulation.seed, "format").random() < 0.3,
         )
         return self._with_savepoints(program) if self.takes_savepoints else program
@@ -206,8 +209,16 @@ class StreamingJob:
         stored = StoredCheckpoints(simulation.disk(), self.external.violated)
         may_grow = not self.only_masters_die
         self.attempts = self.attempts_are(simulation, self.external.violated, may_grow=may_grow)
-        simulation.listeners.append(self.attempts.process_changed)
-        observers = (self.attempts, *self.observers)
+        all_attempts = [self.attempts]
+        if self.has_model:
+            own = graph.job_id.hex()
+            self.attempts.concerns = lambda job_id: job_id == own
+            of_replicas = Attempts(simulation, self.external.violated, may_grow=may_grow)
+            of_replicas.concerns = lambda job_id: job_id != own
+            all_attempts.append(of_replicas)
+        for attempts in all_attempts:
+            simulation.listeners.append(attempts.process_changed)
+        observers = (*all_attempts, *self.observers)
         self.worlds = StreamingWorlds(simulation, self.external, stored, *observers)
         self.user = self.user_is(simulation, self.cluster, self.worlds, self.external, stored)
         simulation.always(self.worlds.check)

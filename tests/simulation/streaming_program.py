@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
+import pyarrow as pa
+
 from flinkray import user_code
 from flinkray.core.clock import Clock
 from flinkray.core.ids import random_bytes
@@ -16,6 +18,7 @@ from flinkray.core.job_options import CHECKPOINTING_UNALIGNED, STATE_RECOVERY_PA
 from flinkray.datastream import (
     Configuration,
     KeyedProcessFunction,
+    ModelFunction,
     RuntimeContext,
     RuntimeExecutionMode,
     StreamExecutionEnvironment,
@@ -97,6 +100,8 @@ class Program:
     """Whether the last record of each split is held back as long as a :class:`Hold` says so."""
     has_hook: bool = False
     """Whether the source of the records has a master hook."""
+    replicas: int = 0
+    """How many replicas of a :class:`SlowModel` get the records first. 0: there is no model."""
 
     @property
     def is_unaligned(self) -> bool:
@@ -241,6 +246,18 @@ class RecordReader(SourceReader[RecordSplit]):
 
     def snapshot_state(self, checkpoint_id: int) -> list[RecordSplit]:
         return list(self._splits)
+
+
+def _as_record(row: Any) -> tuple[int, int]:
+    return row.f0, row.f1
+
+
+class SlowModel(ModelFunction):
+    """Takes a while for each batch."""
+
+    def infer(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        pause_thread(0.01, 0.05)
+        return batch
 
 
 class Counting(KeyedProcessFunction[Any, Any, Any]):
@@ -429,6 +446,12 @@ def _external() -> ExternalSystem:
 
 def job_graph(program: Program) -> JobGraph:
     """The job."""
+    # by name, not by value: pickles of classes have ids that no seed decides
+    with patch.object(user_code, "_is_users_own", lambda module: False):
+        return _job_graph(program)
+
+
+def _job_graph(program: Program) -> JobGraph:
     configuration = Configuration()
     for key, value in program.configuration.items():
         configuration.set_string(key, value)
@@ -439,6 +462,13 @@ def job_graph(program: Program) -> JobGraph:
     source = source_is(splits, program.records, program.longest_pause, program.is_held)
     records = env.from_source(source, WatermarkStrategy.no_watermarks(), "records")
     records.set_parallelism(program.sources).uid("records")
+    if program.replicas:
+        results = records.infer(
+            SlowModel(), batch_size=4, replicas=program.replicas, cpu=0.5, memory="1m",
+            output="replace", ordered=True, timeout="2 s", retries=100,
+        )  # fmt: skip
+        results.set_parallelism(program.sources).uid("model")
+        records = results.map(_as_record).set_parallelism(program.sources)
     if program.table:
         splits = range(program.splits, program.splits + program.table)
         table = env.from_source(
@@ -456,6 +486,4 @@ def job_graph(program: Program) -> JobGraph:
     if program.has_format:
         output = counted.write_using_output_format(WholeOutput())
         output.set_parallelism(program.counters).uid("output")
-    # by name, not by value: pickles of classes have ids that no seed decides
-    with patch.object(user_code, "_is_users_own", lambda module: False):
-        return job_of(env.get_stream_graph("streaming"), {}, env._job_settings(), ())
+    return job_of(env.get_stream_graph("streaming"), {}, env._job_settings(), ())

@@ -29,6 +29,21 @@ async def test_a_master_hook_is_restored_with_its_state_whatever_goes_wrong(
     await StreamingJob(simulation, has_hook=True).run()
 
 
+@simulate(seeds=6, nodes=2, faults=FAULTS)
+async def test_results_of_a_model_are_committed_once_whatever_goes_wrong(
+    simulation: Simulation,
+) -> None:
+    """The job of its replicas fails, is taken over and ends as any other."""
+    await StreamingJob(simulation, has_model=True).run()
+
+
+@simulate(seeds=3, nodes=2, faults=MASTERS_FAULTS)
+async def test_neither_callers_nor_replicas_restart_whatever_goes_wrong_with_masters(
+    simulation: Simulation,
+) -> None:
+    await StreamingJob(simulation, only_masters_die=True, has_model=True).run()
+
+
 @simulate(seeds=12, nodes=2, faults=MASTERS_FAULTS)
 async def test_no_task_is_restarted_whatever_goes_wrong_with_masters(
     simulation: Simulation,

@@ -13,8 +13,11 @@ import pyarrow as pa
 
 from flinkray.core.error_text import in_one_line
 from flinkray.core.errors import FlinkRayError, FrameTooLargeError
-from flinkray.streaming.columnar.arrow_batches import with_timestamps, without_timestamps
-from flinkray.streaming.columnar.conversion import block_to_columns
+from flinkray.streaming.columnar.arrow_batches import (
+    GatherBatchesOperator,
+    with_timestamps,
+    without_timestamps,
+)
 from flinkray.streaming.errors import StreamError, text_of
 from flinkray.streaming.functions.models import (
     ModelDescriptor,
@@ -24,8 +27,9 @@ from flinkray.streaming.functions.models import (
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operators.calls import AsyncCall, CallingOperator
 from flinkray.streaming.operators.model_replicas import ModelReplicas
+from flinkray.streaming.operators.operator import OperatorContext, Output
 from flinkray.streaming.records.arrow_bytes import deserialized, serialized
-from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.elements import Barrier, Block, Columns
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.typeinfo import TypeInformation
 
@@ -38,8 +42,11 @@ _PAUSE = 0.1
 
 @dataclass(frozen=True)
 class InferSettings:
-    """What ``infer`` does with the answers of a model."""
+    """How ``infer`` makes batches, and what it does with the answers of a model."""
 
+    batch_size: int
+    max_wait: int
+    """Milliseconds that a record waits until its batch is full."""
     is_ordered: bool
     appends: bool
     """Whether the results are appended to the records. Otherwise they take the records' place."""
@@ -60,6 +67,22 @@ class _Piece:
     error: FlinkRayError | None = None
 
 
+class _Gathered:
+    """Receives the batches of an :class:`InferOperator`, and watermarks between them."""
+
+    def __init__(self, operator: InferOperator) -> None:
+        self.process_columns = operator.send
+        self.process_watermark = partial(CallingOperator.process_watermark, operator)
+        self.process_status = partial(CallingOperator.process_status, operator)
+
+    def process_block(self, block: Block) -> None:
+        raise NotImplementedError  # batches are gathered as columns
+
+
+def _unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
 class InferOperator(CallingOperator):
     """Sends each batch to a replica of a model, and puts out the records with the results. If the
     model fails for a batch, its halves are sent, down to the records that are the cause."""
@@ -77,7 +100,16 @@ class InferOperator(CallingOperator):
         self._input_type = input_type
         self._replicas: ModelReplicas | None = None
 
+    def setup(self, context: OperatorContext, output: Output) -> None:
+        super().setup(context, output)
+        settings = self._settings
+        self._gather = GatherBatchesOperator(
+            _unchanged, settings.batch_size, settings.max_wait, self._input_type
+        )
+        self._gather.setup(context, Output([_Gathered(self)]))
+
     def open(self) -> None:
+        self._gather.open()
         replicas = self.context.services.replicas(
             self._descriptor, self.context.operator_id, self.fail
         )
@@ -98,10 +130,26 @@ class InferOperator(CallingOperator):
     # --- in the task's thread -----------------------------------------------------------------
 
     def process_block(self, block: Block) -> None:
-        if len(block):
-            self.process_columns(block_to_columns(block, self._input_type))
+        self._gather.process_block(block)
 
     def process_columns(self, columns: Columns) -> None:
+        self._gather.process_columns(columns)
+
+    def process_watermark(self, timestamp: int) -> None:
+        self._gather.process_watermark(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        self._gather.process_status(idle)
+
+    def prepare_snapshot_pre_barrier(self, barrier: Barrier) -> None:
+        self._gather.prepare_snapshot_pre_barrier(barrier)
+
+    def finish(self) -> None:
+        self._gather.finish()
+        super().finish()
+
+    def send(self, columns: Columns) -> None:
+        """Begin a request for a batch of records, once there is room."""
         self.wait_for_room()
         self._batches.append(len(columns))
         self.begin([AsyncCall(columns, None, columns.origin)])

@@ -116,7 +116,7 @@ class ModelDescriptor:
         shared: str | None,
     ) -> ModelDescriptor:
         """Describe *model*. Raises UserCodeError: the model cannot be pickled."""
-        code = dump_function(lambda: model)
+        code = dump_function(partial(_itself, model))
         name = type(model).__name__ if shared is None else shared
         return cls(name, code, fewest, most, profile, shared is not None)
 
@@ -128,6 +128,10 @@ class ModelDescriptor:
     def hosted(self) -> bytes:
         """Return the pickled function of a replica, which takes the function that runs a model."""
         return dump_function(partial(_host, self))
+
+
+def _itself(model: ModelFunction) -> ModelFunction:
+    return model
 
 
 def _host(descriptor: ModelDescriptor, run: Callable[[ModelFunction], None]) -> None:

@@ -33,7 +33,7 @@ from flinkray.testing.operator_harness import OperatorHarness, Record
 from tests.datastream.threads import none_left
 
 ERRORS: OutputTag[Row] = OutputTag("errors")
-SETTINGS = InferSettings(True, True, 60.0, 2, None)
+SETTINGS = InferSettings(64, 0, True, True, 60.0, 2, None)
 TO_SIDE = replace(SETTINGS, errors=ERRORS)
 
 
