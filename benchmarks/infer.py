@@ -18,6 +18,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -34,11 +35,13 @@ from flinkray.datastream import (
     RuntimeContext,
     SinkFunction,
     StreamExecutionEnvironment,
+    TypeInformation,
     Types,
 )
-from flinkray.datastream.connectors import IteratorSource
+from flinkray.datastream.connectors import DataGeneratorSource, IteratorSource
 from flinkray.streaming.operators.model_replicas import answer
 from flinkray.streaming.records.arrow_bytes import serialized
+from flinkray.streaming.sources.source import Source
 
 REPLICAS = 2
 BATCH = 64
@@ -46,8 +49,8 @@ MODEL = 0.005
 """Seconds that the model takes for a batch."""
 WAIT = 0.02
 """Seconds that records wait for a full batch."""
-WARM_UP = 3.0
-"""Seconds at the beginning of a run that do not count."""
+WARM_UP = 15.0
+"""Seconds at the beginning of a run that do not count: processes for the next jobs start then."""
 THROUGHPUT = 0.95
 LATENCY = 3.0
 """Goal: the 99th percentile over (wait + model)."""
@@ -98,29 +101,47 @@ def alone(seconds: float = 2.0) -> float:
     return batches * BATCH / (time.perf_counter() - began)
 
 
-def seen(client: ClusterClient, seconds: float, rate: float | None) -> Any:
-    """When each record was seen and how old it was, of a run that offers *rate* records a second
-    (None: as many as are taken)."""
+def scored(
+    client: ClusterClient, source: Source[Any, Any], kind: TypeInformation[Any]
+) -> tuple[StreamExecutionEnvironment, DataStream[Any]]:
     env = StreamExecutionEnvironment.get_execution_environment(cluster=client)
     env.set_parallelism(1)
     env.set_buffer_timeout(1)
-
-    def records(_: int, offset: int) -> Iterator[float]:
-        began = time.time()
-        number = 0
-        while (now := time.time()) - began < seconds + WARM_UP:
-            if rate is None or number < (now - began) * rate:
-                number += 1
-                yield now
-            else:
-                time.sleep(0.0005)
-
-    source = env.from_source(IteratorSource(records), type_info=Types.DOUBLE())
-    stream: DataStream[Any] = source.map(lambda at: (at,), Types.TUPLE([Types.DOUBLE()]))
-    results = stream.infer(
+    records = env.from_source(source, type_info=kind)
+    results = records.infer(
         Sleeper(), batch_size=BATCH, max_wait=f"{WAIT * 1000:g} ms", replicas=REPLICAS,
         cpu=0.5, memory="200m", shared="sleeper",
     )  # fmt: skip
+    return env, results
+
+
+RECORD: TypeInformation[Any] = Types.TUPLE([Types.DOUBLE()])
+
+
+@contextmanager
+def loaded(client: ClusterClient) -> Iterator[None]:
+    """A job that keeps the replicas, so that they are there when the others begin."""
+    with tempfile.TemporaryDirectory(prefix="infer-") as folder:
+        stop = Path(folder) / "stop"
+
+        def one_and_wait(_: int, offset: int) -> Iterator[tuple[float]]:
+            yield (0.0,)
+            while not stop.exists():
+                time.sleep(0.1)
+
+        _, results = scored(client, IteratorSource(one_and_wait), RECORD)
+        with results.execute_and_collect("loaded") as found:
+            next(found)
+            yield
+            stop.touch()
+            list(found)
+
+
+def seen(client: ClusterClient, records: int, rate: float | None) -> Any:
+    """When each record was seen and how old it was, of a run that offers *rate* records a second
+    (None: as many as are taken)."""
+    source = DataGeneratorSource(lambda n: (time.time(),), records, rate)
+    env, results = scored(client, source, RECORD)
     with tempfile.TemporaryDirectory(prefix="infer-") as folder:
         path = Path(folder) / "seen.npy"
         results.add_sink(Watch(path))
@@ -131,9 +152,10 @@ def seen(client: ClusterClient, seconds: float, rate: float | None) -> Any:
 
 def measured(client: ClusterClient, seconds: float) -> Round:
     peer = alone()
-    full = seen(client, seconds, None)
-    throughput = len(full) / (full[-1, 0] - full[0, 0])
-    half = seen(client, seconds, REPLICAS * peer / 2)
+    most = REPLICAS * peer
+    full = seen(client, round(most * (seconds + WARM_UP)), None)
+    throughput = float(len(full) / (full[-1, 0] - full[0, 0]))
+    half = seen(client, round(most / 2 * (seconds + WARM_UP)), most / 2)
     ages = half[:, 1]
     return Round(throughput, peer, float(np.median(ages)), float(np.quantile(ages, 0.99)))
 
@@ -147,7 +169,8 @@ def main() -> None:
     rounds: list[Round] = []
     with flinkray.connect(ray_options=RAY_OPTIONS) as client:
         for number in range(options.rounds):
-            rounds.append(measured(client, options.seconds))
+            with loaded(client):
+                rounds.append(measured(client, options.seconds))
             print(f"  {number + 1}/{options.rounds} {json.dumps(rounds[-1]._asdict())}", flush=True)
     share = median(one.throughput / (REPLICAS * one.alone) for one in rounds)
     throughput = median(one.throughput for one in rounds)

@@ -34,6 +34,7 @@ from flinkray.scheduler.graph.job_graph import (
     JobVertex,
 )
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.state.thread_turns import SHORT_TURN, shorten_turns
 from flinkray.streaming.columnar.infer import UNDER_WAY_PER_REPLICA
 from flinkray.streaming.functions.models import (
     ModelDescriptor,
@@ -87,6 +88,8 @@ class ModelClients:
         on_failed: Callable[[BaseException], None],
     ) -> ClusterReplicas:
         """Return the replicas of a model for the task *deployed*. Called by the task's thread."""
+        if self.rpc_service.has_own_process:
+            shorten_turns(SHORT_TURN)  # so that answers do not wait for the task's code
         return ClusterReplicas(self, deployed, descriptor, operator_id, on_failed)
 
     async def close(self) -> None:
@@ -100,6 +103,7 @@ class ModelClients:
 class _Replica:
     address: str
     replica: KvStateID
+    gateway: ModelReplicaGateway | None = None
     under_way: int = 0
     """Number of requests of this task that it has not answered."""
 
@@ -163,11 +167,15 @@ class ClusterReplicas(ModelReplicas):
     async def _ask(self, replica: _Replica, request: bytes, timeout: float) -> bytes | None:
         """Return the replica's answer. None: the replica has ended before it saw the request."""
         try:
-            gateway = await self._rpc_service.connect(replica.address, ModelReplicaGateway)
+            if replica.gateway is None:
+                connect = self._rpc_service.connect
+                replica.gateway = await connect(replica.address, ModelReplicaGateway)
         except FlinkRayError as error:
             self._is_lost(replica, error)
             return None
-        asking = asyncio.ensure_future(gateway.infer(replica.replica, request, self.waiting > 0))
+        asking = asyncio.ensure_future(
+            replica.gateway.infer(replica.replica, request, self.waiting > 0)
+        )
         try:
             answer = await answered_within(timeout, self._descriptor.name, asking)
         except UnknownKvStateIdError as error:

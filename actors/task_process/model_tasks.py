@@ -20,6 +20,7 @@ from flinkray.core.ids import KvStateID
 from flinkray.core.kv_states import KvStateRegistration, UnknownKvStateIdError
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.shared.io_metrics import IOMetrics
+from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.state.kv_state_registry import KvStateRegistry, Registered
 from flinkray.streaming.functions.models import (
@@ -121,11 +122,16 @@ class ReplicaTask:
     def ended(self, state: TaskExecutionState) -> None:
         """Refuse all requests, because the attempt has ended."""
         self._tasks.running.pop(self._id, None)
-        if self._current is not None:  # perhaps the cause
-            why = state.failure or "it was cancelled"
-            _settle(self._current, ModelUnavailableError(f"{self._deployed.name} has ended: {why}"))
+        self._tasks.registry.unregister(self._id)
+        gone = UnknownKvStateIdError(self._id)
+        current, self._current = self._current, None
+        if current is not None and state.state is ExecutionState.FAILED:  # perhaps the cause
+            text = f"{self._deployed.name} has failed: {state.failure}"
+            _settle(current, ModelUnavailableError(text))
+        elif current is not None:
+            _settle(current, gone)
         while self._requests:
-            _settle(self._requests.popleft(), UnknownKvStateIdError(self._id))
+            _settle(self._requests.popleft(), gone)
 
     # --- in the task's thread -----------------------------------------------------------------
 
@@ -141,7 +147,6 @@ class ReplicaTask:
             while True:
                 self._answer(model, self._next())
         finally:
-            self._tasks.registry.unregister(self._id)
             model.close()
 
     def _register(self) -> None:

@@ -3,9 +3,10 @@ of order, and what was killed goes on from its last checkpoint, or where it was.
 
 This takes long and is run on request only: ``FLINKRAY_KILLS=20 FLINKRAY_STOPS=2
 FLINKRAY_KILLS_SEED=1 pytest --log-cli-level=INFO tests/system/test_exactly_once_kills.py``.
-``FLINKRAY_KILLS_OF`` chooses sources, sinks, modes and state backends by their names, and what is
-killed: ``FLINKRAY_KILLS_OF=files,postgresql,unaligned,TaskProcess``.  Where masters alone are
-killed, by ``FLINKRAY_KILLS_OF=masters``, it is ``test_master_kills.py`` that runs.
+``FLINKRAY_KILLS_OF`` chooses sources, sinks, modes and state backends by their names, jobs with a
+model or without (``model``, ``no-model``), and what is killed:
+``FLINKRAY_KILLS_OF=files,postgresql,unaligned,TaskProcess``. Where masters alone are killed, by
+``FLINKRAY_KILLS_OF=masters``, it is ``test_master_kills.py`` that runs.
 """
 
 from __future__ import annotations
@@ -23,12 +24,19 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import flinkray
 from flinkray.checkpoint.errors import CheckpointNotFoundError
 from flinkray.client import ClusterClient
-from flinkray.datastream import Configuration, DataStream, StreamExecutionEnvironment, Types
+from flinkray.datastream import (
+    Configuration,
+    DataStream,
+    ModelFunction,
+    StreamExecutionEnvironment,
+    Types,
+)
 from flinkray.testing.waiting import wait_until
 from tests.datastream.numbers import SOURCES
 from tests.datastream.tallies import (
@@ -87,7 +95,7 @@ MODES = {
     },
 }
 BACKENDS = {"heap": {}, "disk": {"state.backend.type": "rocksdb"}}
-COLLECTED, KAFKA = "collected", "kafka"
+COLLECTED, KAFKA, MODEL = "collected", "kafka", "model"
 PARALLELISM = (1, 2, 4)
 
 
@@ -99,10 +107,12 @@ class Setting:
     sink: str
     mode: str
     backend: str
+    model: str
     parallelism: int
 
     def __str__(self) -> str:
-        return f"{self.source}-{self.sink}-{self.mode}-{self.backend}-{self.parallelism}"
+        parts = self.source, self.sink, self.mode, self.backend, self.model, self.parallelism
+        return "-".join(map(str, parts))
 
 
 def chosen(names: Sequence[str]) -> list[str]:
@@ -120,7 +130,10 @@ def in_turn(random: Random, values: Sequence[Any]) -> Iterator[Any]:
 def settings_in_turn(random: Random) -> Iterator[Setting]:
     """Each source, sink, mode, backend and parallelism is there as often as the others."""
     of_sources = [*SOURCES, KAFKA]
-    parts = [chosen(list(names)) for names in (of_sources, [COLLECTED, *SINKS], MODES, BACKENDS)]
+    parts = [
+        chosen(list(names))
+        for names in (of_sources, [COLLECTED, *SINKS], MODES, BACKENDS, [MODEL, "no-model"])
+    ]
     turns = [in_turn(random, part) for part in (*parts, PARALLELISM)]
     return (Setting(*values) for values in zip(*turns, strict=True))
 
@@ -135,6 +148,20 @@ def streams(ray_cluster: object) -> Iterator[ClusterClient]:
 def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
     with outside(tmp_path_factory.mktemp("outside")) as servers:
         yield servers
+
+
+class Unchanged(ModelFunction):
+    def infer(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch
+
+
+def through_model(numbers: DataStream) -> DataStream:
+    """The same numbers, which two replicas of a model have seen, in their order."""
+    rows = numbers.map(lambda number: (number,), Types.TUPLE([Types.LONG()])).uid("rows of numbers")
+    results = rows.infer(
+        Unchanged(), replicas=2, cpu=0.5, memory="200m", ordered=True, output="replace", retries=50
+    )
+    return results.uid("model").map(lambda row: row.f0, Types.LONG()).uid("numbers of rows")
 
 
 def executed(
@@ -181,6 +208,8 @@ def started(
         numbers, of_part = from_kafka(there, env, COUNT, PER_SECOND)
     else:
         numbers, of_part = SOURCES[setting.source](env, COUNT, PER_SECOND, folder)
+    if setting.model == MODEL:
+        numbers = through_model(numbers)
     results = by_key(numbers, Tally(of_part, echoes=True, starts=folder / "starts"))
     return threads.submit(executed(env, results, setting.sink, there, folder))
 

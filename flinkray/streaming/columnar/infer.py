@@ -34,7 +34,8 @@ from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.typeinfo import TypeInformation
 
 UNDER_WAY_PER_REPLICA = 2
-"""How many batches of a subtask each replica has: one that it computes, and the next one."""
+"""How many batches of a subtask each replica has: one that it computes, and the next one. As many
+again wait in the subtask, so that replicas do not wait while its thread makes records."""
 
 _PAUSE = 0.1
 """Seconds before a request is repeated the first time; the pause doubles each time."""
@@ -93,7 +94,7 @@ class InferOperator(CallingOperator):
         settings: InferSettings,
         input_type: TypeInformation | None,
     ) -> None:
-        capacity = UNDER_WAY_PER_REPLICA * descriptor.most + 1
+        capacity = 2 * UNDER_WAY_PER_REPLICA * descriptor.most
         super().__init__(capacity, is_ordered=settings.is_ordered)
         self._descriptor = descriptor
         self._settings = settings

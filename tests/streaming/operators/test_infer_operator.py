@@ -27,7 +27,7 @@ from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operators.model_replicas import LocalReplicas, answer
 from flinkray.streaming.operators.task_services import TaskServices
 from flinkray.streaming.records.arrow_bytes import deserialized, serialized
-from flinkray.streaming.records.elements import Columns, Watermark
+from flinkray.streaming.records.elements import Barrier, Columns, Watermark
 from flinkray.streaming.records.row import Row
 from flinkray.testing.operator_harness import OperatorHarness, Record
 from tests.datastream.threads import none_left
@@ -124,6 +124,26 @@ def test_results_are_appended_to_the_records_or_take_their_place() -> None:
     h = harness(settings=replace(SETTINGS, appends=False))
     h.process_columns(batch(3, at=7))
     assert h.wait_for(1) == [Record(Row.of(["result"], [9]), 7)]
+    h.close()
+
+
+def test_batches_are_full_or_as_old_as_records_may_wait() -> None:
+    """A watermark waits with the records before it; a checkpoint does not wait."""
+    services = Services(no_error)
+    h = harness(settings=replace(SETTINGS, batch_size=3, max_wait=20), services=services)
+    h.process_columns(batch(1, 2, 3, 4))
+    h.watermark(5)
+    assert results(h.wait_for(3)) == [1, 4, 9]
+    h.processing_time(19)
+    assert h.output() == []
+    h.processing_time(20)
+    assert h.wait_for(2)[-1] == Watermark(5)
+    h.process_columns(batch(5))
+    h.operator.prepare_snapshot_pre_barrier(Barrier(1, 0))
+    assert results(h.wait_for(1)) == [25]
+    h.process_columns(batch(6))
+    h.finish()
+    assert services.made.requests == [[1, 2, 3], [4], [5], [6]]
     h.close()
 
 
