@@ -73,7 +73,7 @@ class Label(AsyncFunction[str, str]):
         self._model = model
         self._tokens_per_minute = tokens_per_minute
 
-    async def open(self, runtime_context: RuntimeContext) -> None:  # type: ignore[override]
+    async def open(self, runtime_context: RuntimeContext) -> None:
         subtasks = runtime_context.get_number_of_parallel_subtasks()
         self._budget = TokenBudget(self._tokens_per_minute / subtasks)
         key = os.environ.get("OPENAI_API_KEY")
@@ -81,7 +81,7 @@ class Label(AsyncFunction[str, str]):
             headers={"Authorization": f"Bearer {key}"} if key else None, raise_for_status=False
         )
 
-    async def close(self) -> None:  # type: ignore[override]
+    async def close(self) -> None:
         await self._session.close()
 
     async def async_invoke(self, value: str) -> list[str]:

@@ -107,7 +107,8 @@ def test_each_review_gets_its_label_once_although_the_server_is_busy_and_fails(
         for line in path.read_text().splitlines()
     ]
     labelled = sorted(map(json.loads, lines), key=lambda review: review["id"])
-    wanted = [{**r, "label": "positive" if r["id"] % 3 else "negative"} for r in reviews]
+    labels = ["positive" if number % 3 else "negative" for number in range(60)]
+    wanted = [{**review, "label": label} for review, label in zip(reviews, labels, strict=True)]
     assert labelled == wanted
 
 
