@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 
 from flinkray.core.durations import Span, milliseconds
+from flinkray.datastream.keyed_stream import KeyedStream
 from flinkray.datastream.stream import Collected, DataStream
 from flinkray.datastream.type_variables import R, U
 from flinkray.streaming.functions.async_functions import (
@@ -14,7 +15,7 @@ from flinkray.streaming.functions.async_functions import (
     AsyncRetryStrategy,
 )
 from flinkray.streaming.functions.signatures import refuse_coroutines
-from flinkray.streaming.operators.async_wait import AsyncWaitOperator
+from flinkray.streaming.operators.async_wait import AsyncWaitOperator, KeyedAsyncWaitOperator
 from flinkray.streaming.records.typeinfo import TypeInformation
 
 __all__ = ["AsyncDataStream"]
@@ -117,8 +118,12 @@ def _then(
     output_type: TypeInformation | None,
 ) -> DataStream:
     _check(descriptor)
+    name = "async wait operator"
+    if isinstance(stream, KeyedStream):
+        keyed = KeyedAsyncWaitOperator(descriptor, stream._keys)
+        return stream._then_keyed(name, keyed, output_type)
     operator = AsyncWaitOperator(descriptor)
-    return stream._collected()._then("async wait operator", operator, output_type)
+    return stream._collected()._then(name, operator, output_type)
 
 
 def _check(descriptor: AsyncFunctionDescriptor) -> None:

@@ -36,6 +36,7 @@ from flinkray.datastream.connectors import (
     DiscardingSink,
     IteratorSource,
 )
+from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.streaming.local.local_job import LocalJob
 from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
@@ -125,6 +126,56 @@ def test_async_function_on_a_keyed_stream_gets_rows_of_key_and_value(
     results = list(rows.execute_and_collect())
     assert sorted((row[0], row[1]) for row, _ in results) == sorted((v % 3, v) for v in range(10))
     assert len({(row[0], subtask) for row, subtask in results}) == 3
+
+
+class RunningSum(AsyncFunction[Any, Any]):
+    """Reads its state, waits, and writes it: records of a key in between would be lost. Fails once,
+    after *records* records."""
+
+    def __init__(self, records: int) -> None:
+        self._records = records
+
+    def open(self, runtime_context: Any) -> None:
+        self._sum = runtime_context.get_state(ValueStateDescriptor("sum", Types.LONG()))
+        self._is_first = runtime_context.get_attempt_number() == 0
+        self._seen = 0
+
+    async def async_invoke(self, value: Any) -> Any:
+        key, number = value
+        before = self._sum.value() or 0
+        await asyncio.sleep(number % 5 / 1000)
+        self._sum.update(before + number)
+        self._seen += 1
+        if self._is_first and self._seen > self._records:
+            raise ValueError("fails once")
+        await asyncio.sleep(0)
+        return [(key, self._sum.value())]
+
+
+@PLACES
+@FORMS
+def test_keyed_state_of_an_async_function_is_exactly_once(
+    wait: Any, env_of: EnvironmentOf, cluster: ThreadedCluster
+) -> None:
+    """Each key has its own state, also in the middle of a coroutine; and a checkpoint has no half
+    of a coroutine, which a restored task would repeat."""
+    settings = {
+        "execution.checkpointing.interval": "10 ms",
+        "execution.runtime-mode": "STREAMING",
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": "10",
+        "restart-strategy.fixed-delay.delay": "10 ms",
+    }
+    env = env_of(cluster).configure(Configuration.from_dict(settings))
+    numbers = env.from_source(
+        DataGeneratorSource(lambda n: n, 400, 800.0), WatermarkStrategy.no_watermarks(), "numbers"
+    ).set_parallelism(1)
+    sums = wait(numbers.key_by(lambda n: n % 7), RunningSum(60), WAIT)
+    expected = []
+    for key in range(7):
+        of_key = range(key, 400, 7)
+        expected += [(key, sum(of_key[: end + 1])) for end in range(len(of_key))]
+    assert sorted(sums.execute_and_collect()) == expected
 
 
 class Whole(AsyncFunction[Any, Any]):

@@ -35,7 +35,9 @@ class AsyncFunction(Function, ABC, Generic[IN, OUT]):
     ``asyncio.to_thread``."""
 
     def open(self, runtime_context: RuntimeContext) -> Awaitable[None] | None:
-        """Called once before the first record; may be ``async def``. There is no keyed state."""
+        """Called once before the first record; may be ``async def``. On a keyed stream,
+        *runtime_context* gives keyed state. Only the coroutine itself can use it, not tasks that it
+        starts."""
         return None
 
     def close(self) -> Awaitable[None] | None:

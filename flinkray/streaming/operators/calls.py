@@ -164,14 +164,16 @@ class AsyncCall:
     The event loop's thread sets its outcome once: results or a failure."""
 
     __slots__ = (
-        "failure", "is_complete", "is_settled", "origin", "results", "segment", "task", "timer",
-        "timestamp", "value",
+        "failure", "is_complete", "is_settled", "key", "origin", "results", "segment", "task",
+        "timer", "timestamp", "value",
     )  # fmt: skip
 
     def __init__(self, value: Any, timestamp: int | None, origin: Origin | None) -> None:
         self.value = value
         self.timestamp = timestamp
         self.origin = origin
+        self.key: Any = None
+        """Key of the record, on a keyed stream."""
         self.results: list[Any] = []
         self.failure: BaseException | None = None
         self.is_settled = False

@@ -11,6 +11,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from flinkray.datastream import RuntimeContext, Types
+from flinkray.state.descriptors import ValueStateDescriptor
+from flinkray.state.errors import StateError
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.async_functions import (
     NO_RETRY_STRATEGY,
@@ -21,9 +24,10 @@ from flinkray.streaming.functions.async_functions import (
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operator_errors import OperatorError, operator_error
 from flinkray.streaming.operators import event_loop_thread
-from flinkray.streaming.operators.async_wait import AsyncWaitOperator
+from flinkray.streaming.operators.async_wait import AsyncWaitOperator, KeyedAsyncWaitOperator
 from flinkray.streaming.operators.operator import OperatorState
-from flinkray.streaming.records.elements import Watermark, WatermarkStatus
+from flinkray.streaming.records.elements import Barrier, Watermark, WatermarkStatus
+from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.records.row import Row
 from flinkray.testing.operator_harness import OperatorHarness, Record
 from flinkray.testing.waiting import wait_until
@@ -707,3 +711,106 @@ def test_error_in_open_or_close_of_an_async_function_is_raised(method: str) -> N
 
     with none_left(), pytest.raises(ValueError, match="five is not liked"):
         live()
+
+
+# --- keyed state ----------------------------------------------------------------------------------
+
+
+class Keyed(Calls):
+    """Counts the records of a key before and after it waits for the test."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+
+    async def async_invoke(self, value: Any) -> Any:
+        self.count.update((self.count.value() or 0) + 1)
+        await super().async_invoke(value[1])
+        return [(*value, self.count.value())]
+
+
+def keyed_harness(function: AsyncFunction[Any, Any], **settings: Any) -> OperatorHarness:
+    descriptor = AsyncFunctionDescriptor(function, 60_000, 100, NO_RETRY_STRATEGY, UNORDERED)
+    operator = KeyedAsyncWaitOperator(descriptor, Keys(lambda text: text[0]))
+    return OperatorHarness(operator, keyed=True, **settings)
+
+
+def test_records_of_a_key_with_state_are_processed_one_after_the_other() -> None:
+    calls = Keyed()
+    h = keyed_harness(calls)
+    h.process("a1", "a2", "b1", "b2")
+    wait_until(lambda: sorted(calls.begun) == ["a1", "b1"], 60, "the first of each key")
+    calls.complete("b2", "b1")
+    assert h.wait_for(2) == [Record(("b", "b1", 1)), Record(("b", "b2", 2))]
+    assert "a2" not in calls.begun
+    calls.complete("a2", "a1")
+    assert h.wait_for(2) == [Record(("a", "a1", 1)), Record(("a", "a2", 2))]
+    h.close()
+
+
+def test_checkpoint_waits_for_coroutines_that_have_keyed_state() -> None:
+    calls = Keyed()
+    h = keyed_harness(calls)
+    h.process("a1", "b1")
+    wait_until(lambda: len(calls.begun) == 2, 60, "both records")
+    calls.complete("a1", "b1")
+    h.operator.prepare_snapshot_pre_barrier(Barrier(1, 0))
+    state = h.snapshot()
+    assert sorted(h.values()) == [("a", "a1", 1), ("b", "b1", 1)]
+    h.close()
+    calls = Keyed()
+    calls.complete("a2")
+    h = keyed_harness(calls, restore=state)
+    h.process("a2")
+    assert h.wait_for(1) == [Record(("a", "a2", 2))]
+    h.close()
+
+
+def test_keyed_state_cannot_be_used_in_a_task_that_the_coroutine_starts() -> None:
+    """The task would run while another record has its turn."""
+
+    class Starts(Keyed):
+        async def async_invoke(self, value: Any) -> Any:
+            async def read() -> Any:
+                return self.count.value()
+
+            return [await asyncio.create_task(read())]
+
+    h = keyed_harness(Starts())
+    h.process("a1")
+    with pytest.raises(StateError, match="key"):
+        h.wait_for(1)
+    h.close()
+
+
+def test_keyed_function_without_state_keeps_records_of_a_key_under_way_in_a_checkpoint() -> None:
+    calls = Calls()
+    h = keyed_harness(calls)
+    h.process("a1", "a2")
+    wait_until(lambda: len(calls.begun) == 2, 60, "both records of the key")
+    h.operator.prepare_snapshot_pre_barrier(Barrier(1, 0))
+    state = h.snapshot()
+    h.close()
+    again = Calls()
+    h = keyed_harness(again, restore=state)
+    wait_until(lambda: len(again.begun) == 2, 60, "both records again")
+    h.close()
+
+
+def test_retries_and_time_outs_see_the_state_of_their_key() -> None:
+    class Late(Keyed):
+        async def async_invoke(self, value: Any) -> Any:
+            self.count.update((self.count.value() or 0) + 1)
+            if self.count.value() < 3:
+                raise ValueError("again")
+            await asyncio.Event().wait()
+
+        def timeout(self, value: Any) -> Any:
+            return [(*value, self.count.value())]
+
+    retry = AsyncRetryStrategy.fixed_delay(5, 1, None, lambda error: True)
+    descriptor = AsyncFunctionDescriptor(Late(), 500, 100, retry, ORDERED)
+    operator = KeyedAsyncWaitOperator(descriptor, Keys(lambda text: text[0]))
+    h = OperatorHarness(operator, keyed=True)
+    h.process("a1", "b1")
+    assert h.wait_for(2) == [Record(("a", "a1", 3)), Record(("b", "b1", 3))]
+    h.close()
