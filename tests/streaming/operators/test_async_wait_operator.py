@@ -799,8 +799,9 @@ def test_keyed_function_without_state_keeps_records_of_a_key_under_way_in_a_chec
 def test_retries_and_time_outs_see_the_state_of_their_key() -> None:
     class Late(Keyed):
         async def async_invoke(self, value: Any) -> Any:
-            self.count.update((self.count.value() or 0) + 1)
-            if self.count.value() < 3:
+            attempt = (self.count.value() or 0) + 1
+            self.count.update(attempt)
+            if attempt < 3:
                 raise ValueError("again")
             await asyncio.Event().wait()
 
