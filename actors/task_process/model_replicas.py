@@ -153,15 +153,19 @@ class ClusterReplicas(ModelReplicas):
     # --- requests -------------------------------------------------------------------------------
 
     async def infer(self, request: bytes, timeout: float) -> bytes:
+        loop = self._rpc_service.loop
+        begun = loop.time()
         while True:
             replica = await self._free_replica()
             replica.under_way += 1
+            asked = loop.time()
             try:
                 answer = await self._ask(replica, request, timeout)
             finally:
                 replica.under_way -= 1
                 self._wake()
             if answer is not None:
+                self.note(asked - begun, loop.time() - asked)
                 return answer
 
     async def _ask(self, replica: _Replica, request: bytes, timeout: float) -> bytes | None:

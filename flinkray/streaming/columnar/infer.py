@@ -120,6 +120,8 @@ class InferOperator(CallingOperator):
         metrics.gauge("modelReplicas", lambda: replicas.number)
         metrics.gauge("modelBatchesWaiting", lambda: replicas.waiting)
         metrics.gauge("modelBatchSize", self._mean_size)
+        metrics.gauge("modelWaitMs", lambda: replicas.mean_ms(0))
+        metrics.gauge("modelAnswerMs", lambda: replicas.mean_ms(1))
         self._requests = metrics.counter("modelRequests")
         self._repeated = metrics.counter("modelRequestsRepeated")
         self.start_restored()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -40,6 +41,17 @@ class ModelReplicas(ABC):
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
+        self._times: deque[tuple[float, float]] = deque(maxlen=100)
+
+    def note(self, waited: float, took: float) -> None:
+        """Note the seconds for which a request waited for a replica, and until its answer."""
+        self._times.append((waited, took))
+
+    def mean_ms(self, which: int) -> int:
+        """Return the mean of the last requests, in milliseconds: 0: the time for which a request
+        waited for a replica; 1: the time until its answer."""
+        times = tuple(self._times)
+        return round(1000 * sum(each[which] for each in times) / len(times)) if times else 0
 
     @abstractmethod
     def run(self, work: Work) -> None:
@@ -115,8 +127,11 @@ class LocalReplicas(ModelReplicas):
         self.waiting += 1
         try:
             loop = asyncio.get_running_loop()
+            begun = loop.time()
             answering = loop.run_in_executor(self._worker, self._answer, request)
-            return await answered_within(timeout, self._descriptor.name, answering)
+            contents = await answered_within(timeout, self._descriptor.name, answering)
+            self.note(0.0, loop.time() - begun)
+            return contents
         finally:
             self.waiting -= 1
 

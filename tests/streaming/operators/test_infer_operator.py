@@ -16,6 +16,7 @@ from flinkray.core.resources import ResourceProfile
 from flinkray.datastream import ModelFunction
 from flinkray.streaming.columnar.infer import InferOperator, InferSettings
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions.metrics import Gauge, MetricGroup
 from flinkray.streaming.functions.models import (
     ModelContext,
     ModelDescriptor,
@@ -124,6 +125,27 @@ def test_results_are_appended_to_the_records_or_take_their_place() -> None:
     h = harness(settings=replace(SETTINGS, appends=False))
     h.process_columns(batch(3, at=7))
     assert h.wait_for(1) == [Record(Row.of(["result"], [9]), 7)]
+    h.close()
+
+
+def test_metrics_tell_of_batches_requests_and_times() -> None:
+    metrics = MetricGroup()
+
+    def outcome(numbers: list[int], attempt: int) -> Exception | None:
+        return ModelUnavailableError("busy") if attempt == 1 else None
+
+    h = harness(services=Services(outcome), metrics=metrics)
+    h.process_columns(batch(1, 2))
+    h.process_columns(batch(*range(4)))
+    h.wait_for(6)
+    found = metrics.all()
+    values = {name: found[name].get_value() for name in found if isinstance(found[name], Gauge)}
+    assert values["modelReplicas"] == 1
+    assert values["modelBatchSize"] == 3
+    assert values["modelBatchesWaiting"] == values["modelWaitMs"] == 0
+    assert values["modelAnswerMs"] >= 0
+    assert found["modelRequests"].get_count() == 4
+    assert found["modelRequestsRepeated"].get_count() == 2
     h.close()
 
 
