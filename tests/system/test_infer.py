@@ -30,6 +30,7 @@ from flinkray.datastream.connectors import IteratorSource
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.waiting import wait_until
 from tests.system.failures import FailsOnce
+from tests.system.resource_sampler import Look, Sampler
 
 pytestmark = pytest.mark.ray
 
@@ -180,10 +181,13 @@ def test_more_replicas_start_while_batches_wait(cluster: ClusterClient, loaded: 
 
 
 def test_replica_knows_the_devices_of_its_slot(cluster: ClusterClient, loaded: Path) -> None:
+    """At no moment is any resource of Ray assigned twice, devices included."""
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
     table = env.from_arrow(pa.table({"n": [1, 2]}))
     scored = table.infer(Squares(loaded), replicas=2, gpu=1, **SLOT)
-    assert sorted(row.result for row in scored.execute_and_collect()) == [1, 4]
+    with Sampler(Look(cluster)) as sampler:
+        assert sorted(row.result for row in scored.execute_and_collect()) == [1, 4]
+    assert sampler.count
     devices = [path.read_text().split() for path in loaded.iterdir()]
     assert len({device for _, device in devices}) == len(devices)
 
