@@ -408,6 +408,6 @@ def test_client_has_no_public_names_besides_those_meant_for_users(client: Cluste
     public = {name for name in dir(client) if not name.startswith("_")}
     assert public == {
         *("cancel", "close", "cluster_id", "cluster_overview", "dashboard_url"),
-        *("dispose_savepoint", "job", "list_jobs"),
+        *("dispose_savepoint", "job", "list_jobs", "list_models"),
         *("submit", "submit_async"),
     }
