@@ -46,6 +46,7 @@ from flinkray.core.errors import (
     DuplicateJobSubmissionError,
     FlinkRayError,
     JobExecutionError,
+    JobNotFoundError,
     JobStateError,
     JobSubmissionError,
     RecipientUnreachableError,
@@ -358,7 +359,11 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     async def ensure_model(self, user: JobID, job_graph: JobGraph) -> JobID:
         self._models.check_user(user)
         job_id = await self._ensure(job_graph, model_held_by)
-        self._models.used_by(job_id, user)
+        try:
+            self._models.used_by(job_id, user)
+        except JobNotFoundError:  # the job that asks has ended meanwhile
+            self._models.end_unused([job_id])
+            raise
         return job_id
 
     async def find_replicas(self, user: JobID, model: JobID) -> tuple[KvStatePlace, ...]:

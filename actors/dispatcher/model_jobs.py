@@ -44,15 +44,21 @@ class ModelJobs:
         self._cancelling = cancelling
         self._users: dict[JobID, set[JobID]] = {}
         """Job that runs a model -> the jobs that use the model."""
+        self._recovered: list[JobID] = []
+        """Models of an earlier Dispatcher, during PATIENCE: other jobs may use them, too."""
 
     def start(self) -> None:
         """Cancel recovered models that no job uses, after PATIENCE."""
-        recovered = [job.job_id for job in self._running()]
-        if recovered:
-            self._dispatcher.schedule_run_async(PATIENCE, lambda: self._end_unused(recovered))
+        self._recovered = [job.job_id for job in self._running()]
+        if self._recovered:
+            self._dispatcher.schedule_run_async(PATIENCE, self._all_users_are_known)
 
-    def used_by(self, model: JobID, user: JobID) -> ManagedJob:
-        """Note that the job *user* uses a model, and return the model's job.
+    def _all_users_are_known(self) -> None:
+        recovered, self._recovered = self._recovered, []
+        self.end_unused(recovered)
+
+    def used_by(self, model: JobID, user: JobID) -> None:
+        """Note that the job *user* uses a model.
 
         Raises:
             JobNotFoundError: one of the jobs has ended, or is about to.
@@ -62,7 +68,6 @@ class ModelJobs:
         if job is None or job.is_ending:
             raise JobNotFoundError(model)
         self._users.setdefault(model, set()).add(user)
-        return job
 
     def check_user(self, user: JobID) -> None:
         """Raise JobNotFoundError if the job *user* has ended, or is about to."""
@@ -96,18 +101,19 @@ class ModelJobs:
         self._users.pop(job_id, None)
         for users in self._users.values():
             users.discard(job_id)
-        self._end_unused([model for model, users in self._users.items() if not users])
+        self.end_unused([model for model, users in self._users.items() if not users])
 
     def _running(self) -> Iterator[ManagedJob]:
         for job in tuple(self._jobs.values()):
             if model_held_by(job.graph) is not None and not job.is_ending:
                 yield job
 
-    def _end_unused(self, models: list[JobID]) -> None:
+    def end_unused(self, models: Iterable[JobID]) -> None:
+        """Cancel those of these models that no job uses."""
         for model in models:
-            job = self._jobs.get(model)
-            if self._users.get(model):
+            if self._users.get(model) or model in self._recovered:
                 continue
             self._users.pop(model, None)
+            job = self._jobs.get(model)
             if job is not None and not job.is_ending:
                 self._cancelling.cancel_later(job, _WHY)

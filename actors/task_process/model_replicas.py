@@ -18,8 +18,8 @@ from flinkray.core.errors import (
     FlinkRayError,
     JobNotFoundError,
     JobSubmissionError,
-    RecipientUnreachableError,
-    RpcConnectionError,
+    RpcError,
+    RpcSerializationError,
 )
 from flinkray.core.ids import JobID, JobVertexID, KvStateID
 from flinkray.core.kv_states import KvStatePlace, UnknownKvStateIdError
@@ -35,13 +35,17 @@ from flinkray.scheduler.graph.job_graph import (
 )
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.state.thread_turns import SHORT_TURN, shorten_turns
-from flinkray.streaming.columnar.infer import UNDER_WAY_PER_REPLICA
 from flinkray.streaming.functions.models import (
     ModelDescriptor,
     ModelFailedError,
     ModelUnavailableError,
 )
-from flinkray.streaming.operators.model_replicas import ModelReplicas, Work, answered_within
+from flinkray.streaming.operators.model_replicas import (
+    UNDER_WAY_PER_REPLICA,
+    ModelReplicas,
+    Work,
+    answered_within,
+)
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +110,8 @@ class _Replica:
     gateway: ModelReplicaGateway | None = None
     under_way: int = 0
     """Number of requests of this task that it has not answered."""
+    avoided_until: float = 0.0
+    """Seconds of the event loop's clock until which others are preferred: it took too long."""
 
 
 class ClusterReplicas(ModelReplicas):
@@ -120,13 +126,12 @@ class ClusterReplicas(ModelReplicas):
         operator_id: str,
         on_failed: Callable[[BaseException], None],
     ) -> None:
-        super().__init__()
+        super().__init__(on_failed)
         self._clients = clients
         self._rpc_service = clients.rpc_service
         self._deployed = deployed
         self._descriptor = descriptor
         self._operator_id = operator_id
-        self._on_failed = on_failed
         self._replicas: dict[KvStateID, _Replica] = {}
         self._lost: set[KvStateID] = set()
         """Replicas that have not answered; the cluster may not know of their end yet."""
@@ -185,20 +190,35 @@ class ClusterReplicas(ModelReplicas):
         except UnknownKvStateIdError as error:
             self._is_lost(replica, error)
             return None
-        except (RpcConnectionError, RecipientUnreachableError) as error:
+        except ModelUnavailableError:
+            replica.avoided_until = self._rpc_service.loop.time() + timeout
+            raise
+        except RpcSerializationError:  # also of a message that is too large
+            raise
+        except RpcError as error:
             self._is_lost(replica, error)
             text = f"a replica of the model {self._descriptor.name} died: {error}"
             raise ModelUnavailableError(text) from error
         return answer.contents
 
+    def _preferred(self) -> _Replica | None:
+        """Return the replica with the fewest requests, of those that answer in time, if any does.
+        None: there are no replicas."""
+        now = self._rpc_service.loop.time()
+        return min(
+            self._replicas.values(),
+            key=lambda it: (it.avoided_until > now, it.under_way),
+            default=None,
+        )
+
     async def _free_replica(self) -> _Replica:
-        """Return the replica with the fewest requests, once one has room."""
+        """Return the preferred replica, once it has room."""
         self.waiting += 1
         try:
             while True:
-                least = min(self._replicas.values(), key=lambda it: it.under_way, default=None)
-                if least is not None and least.under_way < UNDER_WAY_PER_REPLICA:
-                    return least
+                replica = self._preferred()
+                if replica is not None and replica.under_way < UNDER_WAY_PER_REPLICA:
+                    return replica
                 waiter = self._rpc_service.loop.create_future()
                 self._waiters.append(waiter)
                 await waiter
@@ -226,7 +246,11 @@ class ClusterReplicas(ModelReplicas):
     # --- looking for replicas -------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Keep the replicas known, and start them if they do not run. Ends if they have failed."""
+        """Keep the replicas known, and start them if they do not run.
+
+        Raises:
+            ModelFailedError: they have failed for good, or cannot be started.
+        """
         graph: JobGraph | None = None
         since: float | None = None
         """When the job of the replicas could not be submitted first."""
@@ -235,17 +259,16 @@ class ClusterReplicas(ModelReplicas):
                 graph = graph or await self._graph()
                 dispatcher = await self._clients.services.connect_to_dispatcher()
                 self._found(await self._look_up(dispatcher, graph))
-            except ModelFailedError as error:
-                self._on_failed(error)
-                return
+                since = None
+            except ModelFailedError:
+                raise
             except JobSubmissionError as error:  # perhaps the storage fails now
                 log.warning("%s: %s", self._deployed.name, error)
                 now = self._rpc_service.clock.monotonic()
-                since = since or now
+                since = now if since is None else since
                 if now - since >= _SUBMISSION_PATIENCE:
                     text = f"the model {self._descriptor.name} cannot be started: {error}"
-                    self._on_failed(ModelFailedError(text))
-                    return
+                    raise ModelFailedError(text) from error
             except FlinkRayError as error:  # a Dispatcher or a JobMaster that is about to go
                 log.info("%s: looking for a %s: %s", self._deployed.name, self._text, error)
             await self._until_next_look()

@@ -140,7 +140,7 @@ class ReplicaTask:
         resources = self._tasks.endpoint.rpc_service.devices
         devices = tuple(device for ids in resources.values() for device in ids)
         name, replica = deployed.vertex.name, deployed.task.subtask_index
-        model.open(ModelContext(name, replica, devices, resources))
+        model.open(ModelContext(name, replica, devices))
         try:
             self._began = self._clock.monotonic()
             self._on_loop(self._register)

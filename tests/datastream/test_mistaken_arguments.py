@@ -15,6 +15,7 @@ import pytest
 from flinkray.core.durations import Duration, Time
 from flinkray.core.errors import ConfigurationError
 from flinkray.datastream import (
+    ModelFunction,
     OutputTag,
     SlotSharingGroup,
     StreamExecutionEnvironment,
@@ -39,6 +40,16 @@ def wrong(value: object) -> Wrong:
 
 
 FRAME = pd.DataFrame({"x": [1, 2]})
+
+
+class Identity(ModelFunction):
+    def infer(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch
+
+
+def infer(model: ModelFunction, **arguments: Any) -> object:
+    return environment().from_collection([1]).infer(model, **arguments)
+
 
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "a text for the parallelism": (
@@ -68,6 +79,59 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "a text for the buffer time-out": (
         lambda: environment().set_buffer_timeout(wrong("50")),
         "a buffer time-out in milliseconds is a whole number (int), got '50'",
+    ),
+    "no replica": (
+        lambda: infer(Identity(), replicas=0),
+        "infer: replicas must be a number from 1 to 1000, or two of them, (least, largest), not 0",
+    ),
+    "fewer replicas at most than at least": (
+        lambda: infer(Identity(), replicas=(3, 2)),
+        "infer: replicas must be a number from 1 to 1000, or two of them, (least, largest), not "
+        "(3, 2)",
+    ),
+    "no record in a batch for a model": (
+        lambda: infer(Identity(), batch_size=0),
+        "infer: batch_size must be at least 1, got 0",
+    ),
+    "a negative wait for a batch for a model": (
+        lambda: infer(Identity(), max_wait=-1),
+        "infer: max_wait must not be negative, got -1",
+    ),
+    "a part of a device beside a whole one for a model": (
+        lambda: infer(Identity(), gpu=1.5),
+        "infer: GPU must be at most 1 or a whole number, not 1.5",
+    ),
+    "a replica without a processor": (
+        lambda: infer(Identity(), cpu=0),
+        "infer: cpu must be more than 0, not 0",
+    ),
+    "no time for a model": (
+        lambda: infer(Identity(), timeout=0),
+        "infer: timeout must be more than 0, not 0",
+    ),
+    "a negative number of retries of a model": (
+        lambda: infer(Identity(), retries=-1),
+        "infer: retries must not be negative, got -1",
+    ),
+    "an unknown output of a model": (
+        lambda: infer(Identity(), output=wrong("both")),
+        "infer: output must be one of append, replace, not 'both'",
+    ),
+    "a shared model without a name": (
+        lambda: infer(Identity(), shared=""),
+        "infer: shared must be printable characters, not ''",
+    ),
+    "a text for the errors of a model": (
+        lambda: infer(Identity(), errors=wrong("errors")),
+        "infer: errors must be an OutputTag, not str",
+    ),
+    "the class of a model": (
+        lambda: infer(wrong(Identity)),
+        "infer takes an object of a subclass of ModelFunction, not the class itself",
+    ),
+    "a function as a model": (
+        lambda: infer(wrong(abs)),
+        "infer takes an object of a subclass of ModelFunction, not builtin_function_or_method",
     ),
     "no rows in a batch": (
         lambda: environment().from_collection([1]).map_batches(lambda b: b, max_size=0),

@@ -156,7 +156,7 @@ class Unchanged(ModelFunction):
 
 
 def through_model(numbers: DataStream) -> DataStream:
-    """The same numbers, which two replicas of a model have seen, in their order."""
+    """Send the numbers to two replicas of a model, which return them unchanged, in their order."""
     rows = numbers.map(lambda number: (number,), Types.TUPLE([Types.LONG()])).uid("rows of numbers")
     results = rows.infer(
         Unchanged(), replicas=2, cpu=0.5, memory="200m", ordered=True, output="replace", retries=50

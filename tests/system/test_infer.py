@@ -134,8 +134,7 @@ def test_other_replicas_answer_what_a_killed_one_was_asked(
         os.kill(wait_until(both, 60, "two replicas")[0], signal.SIGKILL)
 
     env = environment(cluster, tmp_path)
-    model = Squares(loaded, 0.01)
-    squares = numbers(env, half_way).infer(model, replicas=2, batch_size=16, **SLOT)
+    squares = numbers(env, half_way).infer(Squares(loaded), replicas=2, batch_size=16, **SLOT)
     results = squares.map(lambda row: row.result, Types.LONG())
     job = results.execute_and_collect()
     assert sorted(job) == [n * n for n in range(1, RECORDS + 1)]
@@ -144,18 +143,25 @@ def test_other_replicas_answer_what_a_killed_one_was_asked(
 
 
 def test_jobs_share_the_replicas_of_a_model_with_a_name(
-    cluster: ClusterClient, loaded: Path
+    cluster: ClusterClient, tmp_path: Path, loaded: Path
 ) -> None:
+    both_run = tmp_path / "both run"
+
+    def half_way() -> None:
+        wait_until(both_run.exists, 120, "the first result of the second job")
+
     def job(name: str) -> Any:
         env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
-        env.set_parallelism(1)
-        table = env.from_arrow(pa.table({"n": list(range(100))}))
-        scored = table.infer(Squares(loaded, 0.05), batch_size=1, shared="squares", **SLOT)
-        return scored.execute_and_collect(name)
+        rows = numbers(env.set_parallelism(1), half_way)
+        squares = rows.infer(Squares(loaded), batch_size=16, shared="squares", **SLOT)
+        return squares.execute_and_collect(name)
 
+    expected = [n * n for n in range(1, RECORDS + 1)]
     with job("one") as first, job("two") as second:
-        assert sorted(row.result for row in first) == [n * n for n in range(100)]
-        assert sorted(row.result for row in second) == [n * n for n in range(100)]
+        results = [[next(first).result], [next(second).result]]
+        both_run.touch()
+        for own, job_results in zip(results, (first, second), strict=True):
+            assert sorted(own + [row.result for row in job_results]) == expected
     assert len(processes(loaded)) == 1
 
 

@@ -26,16 +26,12 @@ from flinkray.streaming.functions.models import (
 )
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operators.calls import AsyncCall, CallingOperator
-from flinkray.streaming.operators.model_replicas import ModelReplicas
+from flinkray.streaming.operators.model_replicas import UNDER_WAY_PER_REPLICA, ModelReplicas
 from flinkray.streaming.operators.operator import OperatorContext, Output
 from flinkray.streaming.records.arrow_bytes import deserialized, serialized
 from flinkray.streaming.records.elements import Barrier, Block, Columns
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.typeinfo import TypeInformation
-
-UNDER_WAY_PER_REPLICA = 2
-"""How many batches of a subtask each replica has: one that it computes, and the next one. As many
-again wait in the subtask, so that replicas do not wait while its thread makes records."""
 
 _PAUSE = 0.1
 """Seconds before a request is repeated the first time; the pause doubles each time."""
@@ -69,15 +65,13 @@ class _Piece:
 
 
 class _Gathered:
-    """Receives the batches of an :class:`InferOperator`, and watermarks between them."""
+    """Receives the gathered batches of an :class:`InferOperator`, and watermarks between them."""
 
     def __init__(self, operator: InferOperator) -> None:
+        self.process_block = operator.process_block  # rows would have to be gathered first
         self.process_columns = operator.send
         self.process_watermark = partial(CallingOperator.process_watermark, operator)
         self.process_status = partial(CallingOperator.process_status, operator)
-
-    def process_block(self, block: Block) -> None:
-        raise NotImplementedError  # batches are gathered as columns
 
 
 def _unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -94,6 +88,7 @@ class InferOperator(CallingOperator):
         settings: InferSettings,
         input_type: TypeInformation | None,
     ) -> None:
+        # as many again wait here, so that replicas need not wait while the thread makes records
         capacity = 2 * UNDER_WAY_PER_REPLICA * descriptor.most
         super().__init__(capacity, is_ordered=settings.is_ordered)
         self._descriptor = descriptor
@@ -120,8 +115,8 @@ class InferOperator(CallingOperator):
         metrics.gauge("modelReplicas", lambda: replicas.number)
         metrics.gauge("modelBatchesWaiting", lambda: replicas.waiting)
         metrics.gauge("modelBatchSize", self._mean_size)
-        metrics.gauge("modelWaitMs", lambda: replicas.mean_ms(0))
-        metrics.gauge("modelAnswerMs", lambda: replicas.mean_ms(1))
+        metrics.gauge("modelWaitMs", replicas.mean_wait_ms)
+        metrics.gauge("modelAnswerMs", replicas.mean_answer_ms)
         self._requests = metrics.counter("modelRequests")
         self._repeated = metrics.counter("modelRequestsRepeated")
         self.start_restored()

@@ -8,8 +8,8 @@ records as bytes in Arrow's format; so is the answer.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -33,8 +33,6 @@ class ModelContext:
     devices: tuple[str, ...] = ()
     """Ids of the accelerators of the replica's slot. In CUDA's programs the first of them is
     ``cuda:0``."""
-    resources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Ids of these accelerators, by the name of the resource."""
 
 
 class ModelFunction(ABC):
@@ -64,15 +62,6 @@ class ModelFunction(ABC):
 class ModelError(FlinkRayError):
     """Raised when a model has failed for a batch of records. The text is that of the model's
     exception, followed by its traceback."""
-
-    def __init__(self, text: str, rows: int) -> None:
-        super().__init__(text, rows)
-        self.text = text
-        self.rows = rows
-        """Number of records in the batch."""
-
-    def __str__(self) -> str:
-        return self.text
 
 
 class ModelUnavailableError(FlinkRayError):

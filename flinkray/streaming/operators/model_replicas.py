@@ -30,6 +30,9 @@ T = TypeVar("T")
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
+UNDER_WAY_PER_REPLICA = 2
+"""How many requests of a subtask each replica has: one that it computes, and the next one."""
+
 
 class ModelReplicas(ABC):
     """The replicas of one model, for one subtask of the operator that calls them."""
@@ -39,30 +42,42 @@ class ModelReplicas(ABC):
     waiting: int = 0
     """How many requests of this subtask wait for a replica."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_failed: Callable[[BaseException], None]) -> None:
+        """Create the replicas, without requests. *on_failed*: called with an exception that ends
+        all calls, in any thread."""
+        self.on_failed = on_failed
         self._tasks: set[asyncio.Task[None]] = set()
-        self._times: deque[tuple[float, float]] = deque(maxlen=100)
+        self._waits: deque[float] = deque(maxlen=100)
+        self._answers: deque[float] = deque(maxlen=100)
 
     def note(self, waited: float, took: float) -> None:
-        """Note the seconds for which a request waited for a replica, and until its answer."""
-        self._times.append((waited, took))
+        """Note the seconds for which a request waited for a replica, and then for its answer."""
+        self._waits.append(waited)
+        self._answers.append(took)
 
-    def mean_ms(self, which: int) -> int:
-        """Return the mean of the last requests, in milliseconds: 0: the time for which a request
-        waited for a replica; 1: the time until its answer."""
-        times = tuple(self._times)
-        return round(1000 * sum(each[which] for each in times) / len(times)) if times else 0
+    def mean_wait_ms(self) -> int:
+        """Return how long the last requests waited for a replica."""
+        return _mean_ms(self._waits)
+
+    def mean_answer_ms(self) -> int:
+        """Return how long the last requests took, from a replica's request to its answer."""
+        return _mean_ms(self._answers)
 
     @abstractmethod
     def run(self, work: Work) -> None:
-        """Run a coroutine, which must not raise, in the event loop of the replicas. Called from any
-        thread."""
+        """Run a coroutine in the event loop of the replicas. Called from any thread."""
 
     def begin(self, work: Work) -> None:
         """Run a coroutine as a task of the running event loop, until it ends or :meth:`cancel`."""
         task = asyncio.get_running_loop().create_task(work())
         self._tasks.add(task)  # an event loop does not keep them itself
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.on_failed(error)
 
     def cancel(self) -> None:
         """Cancel all coroutines. Called in the event loop."""
@@ -102,6 +117,11 @@ async def answered_within(seconds: float, name: str, answering: asyncio.Future[T
         answering.cancel()
 
 
+def _mean_ms(seconds: deque[float]) -> int:
+    last = tuple(seconds)
+    return round(1000 * sum(last) / len(last)) if last else 0
+
+
 class LocalReplicas(ModelReplicas):
     """One replica in this process, for programs that run without a cluster. The model has a thread
     of its own, because it may compute for a long time."""
@@ -111,10 +131,11 @@ class LocalReplicas(ModelReplicas):
     def __init__(
         self, descriptor: ModelDescriptor, on_failed: Callable[[BaseException], None]
     ) -> None:
-        super().__init__()
+        super().__init__(on_failed)
         self._descriptor = descriptor
-        self._model: ModelFunction | None = None
         self._worker = ThreadPoolExecutor(1, f"flinkray-model {descriptor.name}")
+        self._loading = self._worker.submit(self._load)
+        self._room = asyncio.Semaphore(UNDER_WAY_PER_REPLICA)
         self._thread: EventLoopThread | None = EventLoopThread(
             f"flinkray-infer {descriptor.name}", on_failed
         )
@@ -124,24 +145,27 @@ class LocalReplicas(ModelReplicas):
         self._thread.do(self.begin, work)
 
     async def infer(self, request: bytes, timeout: float) -> bytes:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         self.waiting += 1
         try:
-            loop = asyncio.get_running_loop()
-            begun = loop.time()
-            answering = loop.run_in_executor(self._worker, self._answer, request)
-            contents = await answered_within(timeout, self._descriptor.name, answering)
-            self.note(0.0, loop.time() - begun)
-            return contents
+            model = await asyncio.wrap_future(self._loading)
+            await self._room.acquire()
         finally:
             self.waiting -= 1
+        try:
+            asked = loop.time()
+            answering = loop.run_in_executor(self._worker, answer, model, request)
+            contents, _ = await answered_within(timeout, self._descriptor.name, answering)
+            self.note(asked - begun, loop.time() - asked)
+            return contents
+        finally:
+            self._room.release()
 
-    def _answer(self, request: bytes) -> bytes:
-        if self._model is None:
-            model = self._descriptor.load()
-            model.open(ModelContext(self._descriptor.name))
-            self._model = model
-        contents, _ = answer(self._model, request)
-        return contents
+    def _load(self) -> ModelFunction:
+        model = self._descriptor.load()
+        model.open(ModelContext(self._descriptor.name))
+        return model
 
     def close(self) -> None:
         thread, self._thread = self._thread, None
@@ -149,7 +173,8 @@ class LocalReplicas(ModelReplicas):
             thread.end(self._close_model)
 
     def _close_model(self) -> None:
-        self._worker.submit(self._model.close if self._model else lambda: None).result()
+        if self._loading.exception() is None:
+            self._worker.submit(self._loading.result().close).result()
         self._worker.shutdown(wait=False)
 
 
@@ -171,7 +196,7 @@ def answer(model: ModelFunction, request: bytes) -> tuple[bytes, int]:
         if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__:
             text = f"the model ran out of memory with a batch of {batch.num_rows} records: {text}"
         trace = traceback_of(error, error.__traceback__)
-        raise ModelError(f"{text}\n{trace}", batch.num_rows) from error
+        raise ModelError(f"{text}\n{trace}") from error
     return serialized(_checked(model, result, batch.num_rows)), batch.num_rows
 
 

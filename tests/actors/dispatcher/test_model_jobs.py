@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from flinkray.actors.dispatcher import model_jobs
+from flinkray.actors.dispatcher.job_blobs import JobBlobs
+from flinkray.actors.dispatcher.model_jobs import PATIENCE
 from flinkray.core.errors import JobNotFoundError
 from flinkray.core.ids import JobID
 from flinkray.scheduler.graph.job_graph import HELD_MODEL, JobGraph
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.cluster_under_test import scripted_job
 from flinkray.testing.mini_cluster import MiniCluster
+from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually
+from tests.actors.conftest import QUICK
 
 
 def model(name: str) -> JobGraph:
@@ -97,19 +101,66 @@ async def test_ended_job_neither_starts_nor_keeps_a_model(cluster: MiniCluster) 
         await dispatcher.find_replicas(second, shared)
 
 
-async def test_next_dispatcher_ends_only_models_that_no_job_asks_for(
+async def replace_dispatcher(cluster: MiniCluster) -> None:
+    cluster.crash("Dispatcher")
+
+    async def answers() -> bool:
+        return bool(await (await cluster.dispatcher()).list_jobs())
+
+    await eventually(answers, 150, "the next Dispatcher")
+
+
+async def asks(cluster: MiniCluster, user: JobID, model: JobID) -> None:
+    """As the tasks of the job do again and again."""
+    assert await (await cluster.dispatcher()).find_replicas(user, model) == ()
+
+
+@on_virtual_time
+async def test_next_dispatcher_ends_only_models_that_no_job_asks_for(tmp_path: Path) -> None:
+    async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
+        first, second = await user(cluster), await user(cluster)
+        used = await ensured(cluster, first, "used")
+        unused = await ensured(cluster, second, "unused")
+        await replace_dispatcher(cluster)
+        await asks(cluster, first, used)
+        await asyncio.sleep(PATIENCE / 2)
+        assert not (await status(cluster, unused)).is_terminal
+        await asyncio.sleep(PATIENCE)
+        assert await status(cluster, unused) is JobStatus.CANCELED
+        assert not (await status(cluster, used)).is_terminal
+        await end(cluster, first)
+        await has_ended(cluster, used)
+
+
+@on_virtual_time
+async def test_next_dispatcher_keeps_a_model_until_all_its_users_had_time_to_ask(
+    tmp_path: Path,
+) -> None:
+    async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
+        first, second = await user(cluster), await user(cluster)
+        shared = await ensured(cluster, first, "shared")
+        await ensured(cluster, second, "shared")
+        await replace_dispatcher(cluster)
+        await asks(cluster, first, shared)
+        await end(cluster, first)
+        await asks(cluster, second, shared)
+        await asyncio.sleep(2 * PATIENCE)
+        assert not (await status(cluster, shared)).is_terminal
+        await end(cluster, second)
+        await has_ended(cluster, shared)
+
+
+async def test_model_of_a_job_that_ends_while_the_model_is_stored_ends_too(
     cluster: MiniCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_jobs, "PATIENCE", 1.0)
-    first, second = await user(cluster), await user(cluster)
-    used, unused = await ensured(cluster, first, "used"), await ensured(cluster, second, "unused")
-    cluster.crash("Dispatcher")
-    await eventually(lambda: asks(cluster, first, used), 60, "the next Dispatcher")
-    await has_ended(cluster, unused)
-    assert not (await status(cluster, used)).is_terminal
-    await end(cluster, first)
-    await has_ended(cluster, used)
+    first, retain = await user(cluster), JobBlobs.retain
 
+    async def ends_meanwhile(blobs: JobBlobs, graph: JobGraph) -> None:
+        await retain(blobs, graph)
+        await end(cluster, first)
 
-async def asks(cluster: MiniCluster, user: JobID, model: JobID) -> bool:
-    return await (await cluster.dispatcher()).find_replicas(user, model) == ()
+    monkeypatch.setattr(JobBlobs, "retain", ends_meanwhile)
+    of_model = model("late")
+    with pytest.raises(JobNotFoundError, match=str(first)):
+        await (await cluster.dispatcher()).ensure_model(first, of_model)
+    await has_ended(cluster, of_model.job_id)

@@ -782,7 +782,7 @@ def test_keyed_state_cannot_be_used_in_a_task_that_the_coroutine_starts() -> Non
     h.close()
 
 
-def test_keyed_function_without_state_keeps_records_of_a_key_under_way_in_a_checkpoint() -> None:
+def test_keyed_function_without_state_keeps_unanswered_records_in_checkpoints() -> None:
     calls = Calls()
     h = keyed_harness(calls)
     h.process("a1", "a2")

@@ -31,6 +31,7 @@ from flinkray.streaming.records.arrow_bytes import deserialized, serialized
 from flinkray.streaming.records.elements import Barrier, Columns, Watermark
 from flinkray.streaming.records.row import Row
 from flinkray.testing.operator_harness import OperatorHarness, Record
+from flinkray.testing.waiting import wait_until
 from tests.datastream.threads import none_left
 
 ERRORS: OutputTag[Row] = OutputTag("errors")
@@ -304,6 +305,52 @@ def test_model_of_a_local_program_is_opened_once_and_closed(tmp_path: Path) -> N
         h.close()
         h.close()
     assert notes.read_text().split("\n") == ["open shared", "close", ""]
+
+
+class Gated(ModelFunction):
+    """Loads and computes only when a file is there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def open(self, context: ModelContext) -> None:
+        wait_until((self.folder / "load").exists, 60, "leave to load")
+
+    def infer(self, batch: pa.RecordBatch) -> pa.Array:
+        wait_until((self.folder / "infer").exists, 60, "leave to compute")
+        return batch["n"]
+
+
+def test_model_of_a_local_program_has_two_batches_at_a_time_once_it_is_loaded(
+    tmp_path: Path,
+) -> None:
+    """Batches that wait for the model take none of the time that it may take for a batch."""
+    services = Services(no_error)
+    h = harness(Gated(tmp_path), services=services)
+    for number in range(4):
+        h.process_columns(batch(number))
+    wait_until(lambda: services.made.waiting == 4, 60, "all batches to wait for the model")
+    (tmp_path / "load").touch()
+    wait_until(lambda: services.made.waiting == 2, 60, "two batches to be computed")
+    (tmp_path / "infer").touch()
+    assert results(h.wait_for(4)) == [0, 1, 2, 3]
+    assert services.made.waiting == 0
+    h.close()
+
+
+def test_model_of_a_local_program_that_cannot_be_loaded_fails_the_task() -> None:
+    class Missing(ModelFunction):
+        def open(self, context: ModelContext) -> None:
+            raise OSError("no such file: the model")
+
+        def infer(self, batch: pa.RecordBatch) -> pa.Array:
+            return batch["n"]
+
+    h = harness(Missing(), TO_SIDE)
+    h.process_columns(batch(1, 2))
+    with pytest.raises(OSError, match="no such file: the model"):
+        h.wait_for(1)
+    h.close()
 
 
 def test_model_that_runs_out_of_memory_says_for_how_many_records() -> None:
